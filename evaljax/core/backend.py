@@ -1,0 +1,31 @@
+"""What evaljax needs of a model: three questions, a chat template, and a few facts."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from evaljax.core import request
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Anything that answers requests. Answers come back in request order, one for each request."""
+
+    def loglikelihood(self, requests: Sequence[request.LoglikelihoodRequest]) -> list[request.LoglikelihoodResponse]:
+        """log P(continuation | context) of each request."""
+        ...
+
+    def loglikelihood_rolling(self, requests: Sequence[request.RollingRequest]) -> list[request.RollingResponse]:
+        """log P(text) of each request."""
+        ...
+
+    def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
+        """One generated text for each request."""
+        ...
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """`messages` ({"role", "content"}) as one prompt; without a generation prompt the last message stays open."""
+        ...
+
+    def info(self) -> dict[str, Any]:
+        """Plain facts for the manifest: model name, number of parameters, dtype, maximal length, tokenizer."""
+        ...

@@ -1,0 +1,80 @@
+"""The configuration of a run, checked. `evaljax.recipe` makes one from a recipe file and the command line."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+DTYPES = ("float32", "bfloat16", "float16")
+PRECISIONS = ("default", "high", "highest")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """Which model, and in which arithmetic.
+
+    Attributes:
+      path: folder, GGUF file, hub id, or "demo" for the model that ships with evaljax.
+      backend: "jax", "torch", "fake", or "module:attribute" of your own.
+      dtype: of parameters and activations; log-probabilities are float32 whatever it is.
+      precision: of matrix products, as `jax.default_matmul_precision`; "highest" for parity with other float32 engines.
+      revision: hub revision.
+      tokenizer: folder or hub id of the tokenizer where it is not the model's own.
+      add_bos_token: whether a sequence starts with BOS; None: as the tokenizer does.
+      max_length: longest input in tokens; None: the model's own limit.
+      batch_size: rows a step in the torch backend.
+    """
+
+    path: str = "demo"
+    backend: str = "jax"
+    dtype: str = "float32"
+    precision: str = "highest"
+    revision: str | None = None
+    tokenizer: str | None = None
+    add_bos_token: bool | None = None
+    max_length: int | None = None
+    batch_size: int = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How the JAX engine runs; none of these changes an answer.
+
+    Attributes:
+      chunk_length: tokens a row forwards in one step; 0: chosen from the work and the device.
+      num_rows: rows a step, each its own stretch of the work; 0: chosen from the device.
+      num_slots: sequences that decode at once; 0: chosen from the device.
+      decode_steps: tokens that every slot decodes between two looks of the host.
+      share_prefixes: forward a shared prefix once; False forwards every request alone (slow; for checks).
+      allow_nonfinite: count non-finite log-probabilities instead of stopping.
+    """
+
+    chunk_length: int = 0
+    num_rows: int = 0
+    num_slots: int = 0
+    decode_steps: int = 0
+    share_prefixes: bool = True
+    allow_nonfinite: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run. Keys are those of a recipe; see README for each."""
+
+    tasks: tuple[str, ...]
+    num_fewshot: int | None = None
+    limit: float | None = None
+    model: ModelSpec = ModelSpec()
+    engine: EngineOptions = EngineOptions()
+    task_path: tuple[str, ...] = ()
+    data_mirror: str | None = None
+    apply_chat_template: bool = False
+    fewshot_as_multiturn: bool | None = None
+    system_instruction: str | None = None
+    gen_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 1234
+    output_dir: str | None = None
+    cache_dir: str | None = None
+    trust_task_code: bool = False
+    log_samples: bool = True
+    bootstrap_iters: int = 100_000
+    dry_run: bool = False

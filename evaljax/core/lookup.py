@@ -1,0 +1,31 @@
+"""Names looked up in tables, with the nearest name in the error."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from evaljax.core import errors
+
+T = TypeVar("T")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the known name closest to `name`, or an empty string if none is close."""
+    matches = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.6)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def listing(known: Iterable[str], limit: int = 24) -> str:
+    """The known names in order, comma-separated, cut after `limit`."""
+    names = sorted(str(k) for k in known)
+    return ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
+
+
+def find(
+    table: Mapping[str, T], name: str, *, what: str, where: str = "", error: type[errors.EvaljaxError] = errors.ConfigError
+) -> T:
+    """`table[name]`, or `error` naming where, what, the nearest name and what is known."""
+    if name in table:
+        return table[name]
+    prefix = f"{where}: " if where else ""
+    raise error(f"{prefix}unknown {what} {name!r}.{nearest(name, table)} Known: {listing(table)}.")
