@@ -1,0 +1,200 @@
+"""The whole program on one screen: load tasks, build requests, ask the model once per kind, filter, score, roll up."""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evaljax.core import backend as backend_lib
+from evaljax.core import config as config_lib
+from evaljax.core import errors, instance, request, result, task
+from evaljax.scoring import filters, groups, score
+from evaljax.tasks import generation, instances, load, manager
+
+Annotations = Mapping[str, Mapping[int, Mapping[str, Any]]]  # what the engine noted, by task and document
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Loaded tasks with their documents rendered: everything that is asked, nothing that is answered."""
+
+    loaded: load.LoadedTasks
+    examples: Mapping[str, Sequence[task.Example]]
+
+
+def evaluate(
+    config: config_lib.RunConfig,
+    backend: backend_lib.Backend,
+    *,
+    task_manager: manager.TaskManager | None = None,
+    samples: Mapping[str, Sequence[int]] | None = None,
+) -> result.EvalResult:
+    """The scores of `config.tasks` under `backend`. Raises an EvaljaxError for any input that cannot be meant."""
+    prepared = prepare(load_tasks(config, task_manager), config, backend, samples=samples)
+    annotations = answer(prepared, backend, seed=config.seed)
+    return score_all(prepared, config, annotations)
+
+
+def load_tasks(config: config_lib.RunConfig, task_manager: manager.TaskManager | None = None) -> load.LoadedTasks:
+    """The tasks and groups that `config` names, checked: no model is needed, no document read."""
+    loaded = load.load_tasks(
+        config.tasks,
+        manager=task_manager or manager.TaskManager(include_path=list(config.task_path)),
+        num_fewshot=config.num_fewshot,
+        gen_kwargs=config.gen_kwargs,
+        trust_task_code=config.trust_task_code,
+        data_mirror=config.data_mirror,
+    )
+    for item in loaded.tasks.values():
+        score.check_config(item.config)
+        if item.config.output_type == "generate_until":
+            sampling(item.config, config.seed)
+    return loaded
+
+
+def prepare(
+    loaded: load.LoadedTasks,
+    config: config_lib.RunConfig,
+    backend: backend_lib.Backend,
+    *,
+    samples: Mapping[str, Sequence[int]] | None = None,
+) -> Prepared:
+    """`loaded` with documents read and requests built; of `backend` only the chat template is used."""
+    chat = None
+    if config.apply_chat_template:
+        multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn
+        chat = instances.ChatFormat(apply=backend.apply_chat_template, multiturn=multiturn)
+    examples = {
+        name: instances.build_examples(
+            item,
+            limit=config.limit,
+            samples=None if samples is None else samples.get(name),
+            chat=chat,
+            system_instruction=config.system_instruction,
+            seed=config.seed,
+        )
+        for name, item in loaded.tasks.items()
+        if samples is None or name in samples
+    }
+    return Prepared(loaded=loaded, examples=examples)
+
+
+def requests_by_type(prepared: Prepared) -> dict[str, list[instance.Instance]]:
+    """Every instance under its request type, in lm-eval's order; each stands there `repeats` times in a row."""
+    asked: dict[str, list[instance.Instance]] = {}
+    for examples in prepared.examples.values():
+        for example in examples:
+            for item in example.instances:
+                asked.setdefault(item.request_type, []).extend([item] * (item.repeats or 1))
+    return asked
+
+
+def plain_requests(
+    prepared: Prepared, request_type: str, items: Sequence[instance.Instance], seed: int
+) -> list[Any]:
+    """What the backend is asked for `items`, in order."""
+    if request_type == "loglikelihood":
+        return [request.LoglikelihoodRequest(*item.args) for item in items]
+    if request_type == "loglikelihood_rolling":
+        return [request.RollingRequest(*item.args) for item in items]
+    policies = {name: sampling(prepared.loaded.tasks[name].config, seed) for name in {item.task_name for item in items}}
+    repeat: collections.Counter[int] = collections.Counter()
+    asked = []
+    for item in items:
+        asked.append(request.GenerateRequest(item.args[0], policies[item.task_name], repeat[id(item)]))
+        repeat[id(item)] += 1
+    return asked
+
+
+def sampling(config: task.TaskConfig, seed: int) -> request.Sampling:
+    """How the task's answers are generated."""
+    return generation.sampling(
+        config.generation_kwargs or {}, where=config.source, default_until=config.fewshot_delimiter, seed=seed
+    )
+
+
+def answer(prepared: Prepared, backend: backend_lib.Backend, *, seed: int) -> Annotations:
+    """Fills every instance's `resps`, all tasks' requests of a kind in one call; returns what the engine noted."""
+    noted: dict[str, dict[int, dict[str, Any]]] = collections.defaultdict(lambda: collections.defaultdict(dict))
+    for request_type, items in requests_by_type(prepared).items():
+        asked = plain_requests(prepared, request_type, items, seed)
+        responses = getattr(backend, request_type)(asked)
+        if len(responses) != len(items):
+            raise errors.RequestError(
+                f"the backend's {request_type} returned {len(responses)} answers to {len(items)} requests; one each, in order, is expected."
+            )
+        for item, response in zip(items, responses, strict=True):
+            item.resps.append(answer_value(response))
+            for key, value in notes(response):
+                document = noted[str(item.task_name)][int(item.doc_id or 0)]
+                document[key] = document.get(key, type(value)()) + value if key != "truncated" else True
+    return noted
+
+
+def answer_value(response: request.Response) -> Any:
+    """The response as task code sees it: (logprob, is_greedy), logprob, or text."""
+    match response:
+        case request.LoglikelihoodResponse():
+            return response.logprob, response.is_greedy
+        case request.RollingResponse():
+            return response.logprob
+        case request.GenerateResponse():
+            return response.text
+    raise errors.RequestError(f"the backend returned {type(response).__name__}; a response of evaljax.core.request is expected.")
+
+
+def notes(response: request.Response) -> Iterator[tuple[str, Any]]:
+    """What a sample should say beside its score; nothing for an ordinary answer."""
+    if getattr(response, "num_truncated", 0):
+        yield "truncated", True
+        yield "tokens_dropped", response.num_truncated  # type: ignore[union-attr]
+    if getattr(response, "boundary_merge", False):
+        yield "boundary_merges", 1
+    if isinstance(response, request.GenerateResponse):
+        yield "finish_reasons", [str(response.finish_reason)]
+
+
+def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Annotations) -> result.EvalResult:
+    """Filters, scores and rolls up the answered instances."""
+    scored = {}
+    for name, examples in prepared.examples.items():
+        item = prepared.loaded.tasks[name]
+        apply_filters(item.config, examples)
+        noted = annotations.get(name, {})
+        outcome = score.score_task(
+            item.config,
+            examples,
+            num_docs=instances.num_docs(item),
+            num_fewshot=item.config.num_fewshot or 0,
+            bootstrap_iters=config.bootstrap_iters,
+            log_samples=config.log_samples,
+            annotations=noted,
+        )
+        scored[name] = dataclasses.replace(outcome, counts={**outcome.counts, **engine_counts(noted)})
+    return result.EvalResult(tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config))
+
+
+def apply_filters(config: task.TaskConfig, examples: Sequence[task.Example]) -> None:
+    """Fills every instance's `filtered_resps`, one entry for each pipeline."""
+    items = [item for example in examples for item in example.instances]
+    docs = [item.doc for item in items]
+    for pipeline in config.filter_list:
+        answers = filters.run_pipeline(pipeline, [item.resps for item in items], docs, where=config.source)
+        for item, value in zip(items, answers, strict=True):
+            item.filtered_resps[pipeline.name] = value
+
+
+def engine_counts(noted: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+    """Documents with a truncated request, merges at joins, and generations that ran into their length."""
+    counts = {
+        "truncated": sum(bool(note.get("truncated")) for note in noted.values()),
+        "boundary_merges": sum(note.get("boundary_merges", 0) for note in noted.values()),
+        "cut_generations": sum(note.get("finish_reasons", []).count("length") for note in noted.values()),
+    }
+    return {key: count for key, count in counts.items() if count}
+
+
+def run_facts(config: config_lib.RunConfig) -> dict[str, Any]:
+    """What a reader of the results needs to repeat the run."""
+    return {"config": dataclasses.asdict(config), "date": time.time()}

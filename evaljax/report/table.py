@@ -1,0 +1,89 @@
+"""The table on the screen, with lm-eval's columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from evaljax.core import result
+from evaljax.report import results_json
+
+HEADER = ("Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr")
+RIGHT = (False, True, False, True, False, False, True, False, True)
+# Counts that put a score in doubt, in the order of the health line.
+HEALTH = (
+    "truncated",
+    "boundary_merges",
+    "ties",
+    "duplicate_choices",
+    "empty_generations",
+    "cut_generations",
+    "extraction_failures",
+    "near_misses",
+    "unused_repeats",
+    "nonfinite",
+)
+
+
+def tables(outcome: result.EvalResult) -> str:
+    """The table of all tasks and, where a group rolls up, the table of groups."""
+    names = list(results_json.tree(outcome))
+    parts = [_table(outcome, names)]
+    groups = [(name, depth) for name, depth in names if name in outcome.groups and outcome.groups[name].metrics]
+    if groups:
+        parts.append(_table(outcome, groups, title="Groups"))
+    return "\n\n".join(parts)
+
+
+def health_lines(outcome: result.EvalResult) -> list[str]:
+    """One line for each task of which something should be known beside the score."""
+    lines = []
+    for name, item in outcome.tasks.items():
+        found = [f"{key.replace('_', ' ')} {item.counts[key]}" for key in HEALTH if item.counts.get(key)]
+        if found:
+            lines.append(f"{name}: {', '.join(found)} (of {item.sample_len} documents)")
+    return lines
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """A Markdown table whose columns line up on a terminal, too."""
+    widths = [max(3, *(len(row[i]) for row in [header, *rows])) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)]
+        return "|" + "|".join(padded) + "|"
+
+    rule = "|" + "|".join("-" * (w - 1) + (":" if r else "-") for w, r in zip(widths, right, strict=True)) + "|"
+    centred = "|" + "|".join(cell.center(width) for cell, width in zip(header, widths, strict=True)) + "|"
+    return "\n".join([centred, rule, *(line(row) for row in rows)])
+
+
+def _table(outcome: result.EvalResult, names: Sequence[tuple[str, int]], title: str = "Tasks") -> str:
+    rows = [row for name, depth in names for row in _rows(outcome, name, depth)]
+    return markdown((title, *HEADER[1:]), rows, RIGHT)
+
+
+def _rows(outcome: result.EvalResult, name: str, depth: int) -> list[list[str]]:
+    label = (" " * depth + "- " if depth else "") + results_json.alias(outcome, name)
+    is_group = name in outcome.groups
+    item: Any = outcome.groups[name] if is_group else outcome.tasks[name]
+    version = item.config.metadata.get("version", "N/A") if is_group else item.config.version
+    shots = results_json.num_fewshot(outcome, name)
+    arrows = results_json.higher_is_better(outcome, name)
+    if not item.metrics:
+        return [[label, str(version), *[""] * 7]]
+    rows = []
+    for metric, pipeline in sorted(item.metrics):
+        stderr = item.stderrs.get((metric, pipeline))
+        rows.append(
+            [
+                "" if rows else label,
+                "" if rows else str(version),
+                pipeline,
+                "" if shots is None else str(shots),
+                metric,
+                {True: "↑", False: "↓"}.get(arrows.get(metric), ""),  # type: ignore[arg-type]
+                f"{item.metrics[metric, pipeline]:.4f}",
+                "±",
+                "N/A" if stderr is None else f"{stderr:.4f}",
+            ]
+        )
+    return rows
