@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaljax.core import backend as backend_lib
@@ -126,9 +126,9 @@ def answer(prepared: Prepared, backend: backend_lib.Backend, *, seed: int) -> An
             )
         for item, response in zip(items, responses, strict=True):
             item.resps.append(answer_value(response))
-            for key, value in notes(response):
-                document = noted[str(item.task_name)][int(item.doc_id or 0)]
-                document[key] = document.get(key, type(value)()) + value if key != "truncated" else True
+            document = noted[str(item.task_name)][int(item.doc_id or 0)]
+            for key, value in notes(response).items():
+                document[key] = document[key] + value if key in document else value
     return noted
 
 
@@ -144,15 +144,17 @@ def answer_value(response: request.Response) -> Any:
     raise errors.RequestError(f"the backend returned {type(response).__name__}; a response of evaljax.core.request is expected.")
 
 
-def notes(response: request.Response) -> Iterator[tuple[str, Any]]:
-    """What a sample should say beside its score; nothing for an ordinary answer."""
-    if getattr(response, "num_truncated", 0):
-        yield "truncated", True
-        yield "tokens_dropped", response.num_truncated  # type: ignore[union-attr]
+def notes(response: request.Response) -> dict[str, Any]:
+    """What a sample should say beside its score, additive over a document's requests; empty for an ordinary answer."""
+    found: dict[str, Any] = {}
+    if num_truncated := getattr(response, "num_truncated", 0):
+        found["tokens_dropped"] = num_truncated
+        found["truncated"] = 1
     if getattr(response, "boundary_merge", False):
-        yield "boundary_merges", 1
+        found["boundary_merges"] = 1
     if isinstance(response, request.GenerateResponse):
-        yield "finish_reasons", [str(response.finish_reason)]
+        found["finish_reasons"] = [str(response.finish_reason)]
+    return found
 
 
 def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Annotations) -> result.EvalResult:
@@ -169,7 +171,7 @@ def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Ann
             num_fewshot=item.config.num_fewshot or 0,
             bootstrap_iters=config.bootstrap_iters,
             log_samples=config.log_samples,
-            annotations=noted,
+            annotations={doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note},
         )
         scored[name] = dataclasses.replace(outcome, counts={**outcome.counts, **engine_counts(noted)})
     return result.EvalResult(tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config))

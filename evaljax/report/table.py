@@ -87,3 +87,20 @@ def _rows(outcome: result.EvalResult, name: str, depth: int) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def engine_lines(manifest: dict[str, Any]) -> list[str]:
+    """What the engine did and where the time went; empty for a backend that does not say."""
+    engine = manifest.get("engine") or {}
+    lines = []
+    for kind, plan in (engine.get("plans") or {}).items():
+        if plan.get("unique_tokens"):
+            ratio = plan["forward_tokens"] / plan["unique_tokens"]
+            lines.append(
+                f"{kind}: {plan['requests']:,} requests, {plan['request_tokens']:,} tokens asked, {plan['unique_tokens']:,} unique, "
+                f"{plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
+            )
+    seconds = {**(engine.get("seconds") or {}), "total": manifest["seconds"]["total"]}
+    executables = f", {engine['executables']} executables" if "executables" in engine else ""
+    lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()) + executables)
+    return lines

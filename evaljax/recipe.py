@@ -1,0 +1,210 @@
+"""Recipes: Python files whose `get_config()` returns a run's configuration, and `--config.key=value` on top of them.
+
+    from evaljax import recipe
+
+    def get_config():
+        config = recipe.default_config()
+        config.tasks = "arc_easy,hellaswag"
+        config.model.path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        return config
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import pathlib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ml_collections
+
+from evaljax.core import config as config_lib
+from evaljax.core import errors, lookup
+from evaljax.tasks import library
+
+SECTIONS: Mapping[str, type] = {"model": config_lib.ModelSpec, "engine": config_lib.EngineOptions}
+
+
+def default_config() -> ml_collections.ConfigDict:
+    """Every key of `RunConfig` at its default, locked: a key that does not exist cannot be set."""
+    config = ml_collections.ConfigDict(
+        {
+            name: ml_collections.ConfigDict({key: _placeholder(default) for key, default in _defaults(SECTIONS[name]).items()})
+            if name in SECTIONS
+            else _placeholder(default)
+            for name, default in _defaults(config_lib.RunConfig).items()
+        }
+    )
+    return config.lock()
+
+
+def read(path: str, overrides: Iterable[str] = ()) -> config_lib.RunConfig:
+    """The checked configuration of recipe `path`, `overrides` ("key=value", "model.path=DIR") applied in order.
+
+    A path that does not exist is looked for among the recipes that ship with evaljax, with or without "configs/" and ".py".
+    """
+    return freeze(_load(path), overrides, where=path)
+
+
+def freeze(config: ml_collections.ConfigDict, overrides: Iterable[str] = (), *, where: str = "config") -> config_lib.RunConfig:
+    """`config` with `overrides` as a checked `RunConfig`."""
+    values = config.to_dict()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise errors.ConfigError(f"--config.{override}: a value is expected, as in --config.{override}=VALUE.")
+        section, _, name = key.rpartition(".")
+        if section and section not in SECTIONS:
+            raise errors.ConfigError(f"--config.{key}: unknown section {section!r}.{lookup.nearest(section, SECTIONS)}")
+        target = values[section] if section else values
+        lookup.find(target, name, what="config key", where=f"--config.{key}")
+        if name in SECTIONS and not section:
+            raise errors.ConfigError(f"--config.{key}: a section; set one of its keys: {lookup.listing(values[name])}.")
+        target[name] = text
+    return run_config(values, where=where)
+
+
+def run_config(values: Mapping[str, Any], *, where: str = "config") -> config_lib.RunConfig:
+    """A checked `RunConfig` from plain values; strings are read as the key's type asks."""
+    sections = {name: _record(kind, values.get(name) or {}, where=where, prefix=f"{name}.") for name, kind in SECTIONS.items()}
+    rest = {key: value for key, value in values.items() if key not in SECTIONS}
+    config: config_lib.RunConfig = dataclasses.replace(_record(config_lib.RunConfig, rest, where=where), **sections)
+    _check(config, where)
+    return config
+
+
+def _check(config: config_lib.RunConfig, where: str) -> None:
+    def require(holds: bool, key: str, value: Any, expected: str) -> None:
+        if not holds:
+            raise errors.ConfigError(f"{where}: {key} = {value!r}; expected {expected}.")
+
+    require(bool(config.tasks), "tasks", config.tasks, "at least one task name, for example tasks='arc_easy'")
+    require(config.num_fewshot is None or config.num_fewshot >= 0, "num_fewshot", config.num_fewshot, "0 or more")
+    require(config.limit is None or config.limit > 0, "limit", config.limit, "a number above 0, or None for all documents")
+    require(config.bootstrap_iters >= 0, "bootstrap_iters", config.bootstrap_iters, "0 or more")
+    for key, value, known in (
+        ("model.dtype", config.model.dtype, config_lib.DTYPES),
+        ("model.precision", config.model.precision, config_lib.PRECISIONS),
+    ):
+        require(value in known, key, value, f"one of {', '.join(known)}{lookup.nearest(value, known)}")
+    for key in ("chunk_length", "num_rows", "num_slots", "decode_steps"):
+        value = getattr(config.engine, key)
+        require(value >= 0, f"engine.{key}", value, "0 (chosen) or more")
+    require(config.model.batch_size > 0, "model.batch_size", config.model.batch_size, "1 or more")
+    length = config.model.max_length
+    require(length is None or length > 1, "model.max_length", length, "2 tokens or more")
+    require(
+        not (config.fewshot_as_multiturn and not config.apply_chat_template),
+        "fewshot_as_multiturn",
+        True,
+        "apply_chat_template=True with it",
+    )
+
+
+def _load(path: str) -> ml_collections.ConfigDict:
+    file = _find(path)
+    spec = importlib.util.spec_from_file_location(f"evaljax_recipe_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise errors.ConfigError(f"recipe {path!r}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config()
+    except (AttributeError, KeyError, TypeError, SyntaxError, ImportError) as error:
+        raise errors.ConfigError(f"recipe {path!r}: {str(error).strip()}") from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise errors.ConfigError(f"recipe {path!r}: get_config() returned {type(config).__name__}, expected recipe.default_config().")
+    return config
+
+
+def _find(path: str) -> pathlib.Path:
+    given = pathlib.Path(path)
+    shipped = library.configs_root()
+    candidates = [given, shipped / given.name, shipped / f"{given.name}.py"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    known = sorted(file.stem for file in shipped.glob("*.py"))
+    raise errors.ConfigError(f"recipe {path!r} not found.{lookup.nearest(given.stem, known)} Shipped recipes: {', '.join(known)}.")
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    return {
+        field.name: field.default_factory() if field.default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING
+        else (None if field.default is dataclasses.MISSING else field.default)
+        for field in dataclasses.fields(kind)
+    }  # fmt: skip
+
+
+def _placeholder(default: Any) -> Any:
+    # Keys without a default, and those that take more than one type ("a,b" or a tuple), accept anything here; `run_config` checks.
+    if isinstance(default, bool | int | str):
+        return default
+    return ml_collections.FieldReference(default, field_type=object)
+
+
+def _record(kind: type, values: Mapping[str, Any], *, where: str, prefix: str = "") -> Any:
+    hints = typing.get_type_hints(kind)
+    read = {}
+    for key, value in values.items():
+        lookup.find(hints, key, what="config key", where=f"{where}: {prefix}{key}")
+        read[key] = _typed(value, hints[key], where=f"{where}: {prefix}{key}")
+    if kind is config_lib.RunConfig and not read.get("tasks"):
+        read["tasks"] = ()
+    return kind(**read)
+
+
+def _typed(value: Any, hint: Any, *, where: str) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None or (value == "None" and type(None) in kinds):
+        if type(None) in kinds:
+            return None
+        return () if typing.get_origin(hint) is tuple else value
+    kind = next(k for k in kinds if k is not type(None))
+    if typing.get_origin(kind) is tuple:
+        return _names(value)
+    if typing.get_origin(kind) is not None:  # Mapping
+        return mapping(value, where=where)
+    parsed = _literal(value, kind) if isinstance(value, str) and kind is not str else value
+    if kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
+        return float(parsed)
+    if isinstance(parsed, kind) and not (kind is not bool and isinstance(parsed, bool)):
+        return parsed
+    raise errors.ConfigError(f"{where} = {value!r}; expected {kind.__name__}{' or None' if type(None) in kinds else ''}.")
+
+
+def _names(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        if value.strip()[:1] in ("(", "["):
+            value = _literal(value, tuple)
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value)
+
+
+def mapping(value: Any, *, where: str) -> dict[str, Any]:
+    """A dictionary from a mapping, "{...}" (Python or JSON), or "a=1,b=text"."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    text = str(value).strip()
+    if text.startswith("{"):
+        parsed = _literal(text, dict)
+        if isinstance(parsed, dict):
+            return parsed
+        raise errors.ConfigError(f"{where} = {value!r}; expected a dictionary.")
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not equals for _, equals, _ in pairs):
+        raise errors.ConfigError(f"{where} = {value!r}; expected key=value pairs separated by commas, or {{...}}.")
+    return {key.strip(): _literal(item.strip(), object) for key, _, item in pairs}
+
+
+def _literal(text: str, kind: type) -> Any:
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,213 @@
+"""One run, from a recipe to result files.
+
+    python -m evaljax.run --config=configs/quickstart.py [--config.key=value ...]
+
+Prints the table of scores; with `output_dir` also writes results.json, samples_<task>.jsonl and manifest.json.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from evaljax import evaluation, recipe
+from evaljax.core import backend as backend_lib
+from evaljax.core import config as config_lib
+from evaljax.core import errors, result
+from evaljax.core import progress as progress_lib
+from evaljax.report import files, progress_bar, results_json, samples, table
+
+USAGE = "usage: python -m evaljax.run --config=RECIPE.py [--config.key=value ...]"
+PACKAGES = ("evaljax", "jax", "flax", "numpy", "transformers", "tokenizers", "datasets", "orbax-checkpoint", "torch")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the recipe on the command line; returns the exit code, 0 when every score was computed and written."""
+    try:
+        path, overrides = arguments(sys.argv[1:] if argv is None else argv)
+        config = recipe.read(path, overrides)
+        with progress_bar.bar() as progress:
+            run(config, progress=progress)
+    except errors.EvaljaxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def arguments(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """(recipe, overrides) from `--config=RECIPE` and `--config.key=value`; a value may also be the next argument."""
+    path, overrides = "", []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in ("-h", "--help"):
+            raise errors.ConfigError(f"{USAGE}\nKeys: {', '.join(keys())}")
+        if name != "--config" and not name.startswith("--config."):
+            raise errors.ConfigError(f"unknown argument {word!r}.\n{USAGE}")
+        if not equals:
+            value = next(words, "")
+        if name == "--config":
+            path = value
+        else:
+            overrides.append(f"{name.removeprefix('--config.')}={value}")
+    if not path:
+        raise errors.ConfigError(f"no recipe given.\n{USAGE}")
+    return path, overrides
+
+
+def keys() -> Iterator[str]:
+    """Every configuration key, as it is written after `--config.`."""
+    for field in dataclasses.fields(config_lib.RunConfig):
+        section = recipe.SECTIONS.get(field.name)
+        if section is None:
+            yield field.name
+        else:
+            yield from (f"{field.name}.{key.name}" for key in dataclasses.fields(section))
+
+
+def run(config: config_lib.RunConfig, *, progress: progress_lib.Progress = progress_lib.silent) -> result.EvalResult | None:
+    """Evaluates, prints and writes; None after a dry run. Everything that can be refused is refused before weights load."""
+    clock = [("start", time.perf_counter())]
+    folder = None if config.output_dir is None else pathlib.Path(config.output_dir)
+    if folder is not None:
+        files.check_writable(folder)
+    loaded = evaluation.load_tasks(config)
+    backend = open_backend(config, progress)
+    prepared = evaluation.prepare(loaded, config, backend)
+    clock.append(("tasks", time.perf_counter()))
+    records = list(request_records(prepared))
+    if config.dry_run:
+        dry_run(prepared, config, backend, records, folder)
+        return None
+    annotations = evaluation.answer(prepared, backend, seed=config.seed)
+    clock.append(("answers", time.perf_counter()))
+    outcome = evaluation.score_all(prepared, config, annotations)
+    clock.append(("scores", time.perf_counter()))
+    manifest = make_manifest(config, backend, records, clock)
+    print_outcome(outcome, config, manifest)
+    if folder is not None:
+        write_outcome(folder, outcome, manifest, log_samples=config.log_samples)
+    return outcome
+
+
+def open_backend(config: config_lib.RunConfig, progress: progress_lib.Progress) -> backend_lib.Backend:
+    """The backend that `config.model` names, XLA's compilation cache set up before anything imports JAX."""
+    cache = pathlib.Path(config.cache_dir or pathlib.Path.home() / ".cache" / "evaljax")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    from evaljax.backends import table as backend_table
+
+    return backend_table.open_backend(config.model, config.engine, progress=progress)
+
+
+def request_records(prepared: evaluation.Prepared) -> Iterator[dict[str, Any]]:
+    """One record for each request, in the order in which the model is asked (lm-eval's)."""
+    for request_type, items in evaluation.requests_by_type(prepared).items():
+        for item in items:
+            yield {
+                "task": item.task_name,
+                "doc_id": item.doc_id,
+                "idx": item.idx,
+                "request_type": request_type,
+                "arguments": list(item.args),
+            }
+
+
+def dry_run(
+    prepared: evaluation.Prepared,
+    config: config_lib.RunConfig,
+    backend: backend_lib.Backend,
+    records: Sequence[dict[str, Any]],
+    folder: pathlib.Path | None,
+) -> None:
+    """Prints, and with a folder writes, what would be asked and how it would be computed."""
+    asked = {
+        kind: evaluation.plain_requests(prepared, kind, items, config.seed)
+        for kind, items in evaluation.requests_by_type(prepared).items()
+    }
+    plan: dict[str, Any] = {"requests": len(records), "prompts_hash": prompts_hash(records)}
+    if hasattr(backend, "plan"):
+        plan |= backend.plan(
+            asked.get("loglikelihood", []), asked.get("loglikelihood_rolling", []), asked.get("generate_until", [])
+        )
+    for record in records[:3]:
+        print(json.dumps(record, ensure_ascii=False))
+    if len(records) > 3:
+        print(f"… {len(records) - 3} more" + (f" in {folder / 'requests.jsonl'}" if folder else "; give output_dir to have all"))
+    print(json.dumps(plan, indent=2))
+    if folder is not None:
+        files.write_jsonl(folder / "requests.jsonl", records)
+        files.write_json(folder / "plan.json", plan)
+
+
+def prompts_hash(records: Sequence[dict[str, Any]]) -> str:
+    """SHA-256 over all requests in order: equal hashes mean that two runs asked the same."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps(record, sort_keys=True, ensure_ascii=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def make_manifest(
+    config: config_lib.RunConfig,
+    backend: backend_lib.Backend,
+    records: Sequence[dict[str, Any]],
+    clock: Sequence[tuple[str, float]],
+) -> dict[str, Any]:
+    """Everything about the run but its scores: versions, configuration, model, prompts' hash, plan, seconds."""
+    seconds = {name: after - before for (_, before), (name, after) in zip(clock, clock[1:], strict=False)}
+    return {
+        "versions": {"python": platform.python_version(), **dict(package_versions())},
+        "platform": platform.platform(),
+        "config": dataclasses.asdict(config),
+        "model": backend.info(),
+        "requests": len(records),
+        "prompts_hash": prompts_hash(records),
+        "engine": getattr(backend, "figures", {}),
+        "seconds": {**seconds, "total": clock[-1][1] - clock[0][1]},
+    }
+
+
+def package_versions() -> Iterator[tuple[str, str]]:
+    """(package, version) of what is installed of `PACKAGES`."""
+    for package in PACKAGES:
+        try:
+            yield package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, manifest: dict[str, Any]) -> None:
+    """Prints the run's line, the table, what should be known beside it, and where the time went."""
+    print(
+        f"{config.model.backend} ({config.model.path}, {config.model.dtype}), gen_kwargs: {dict(config.gen_kwargs) or None}, "
+        f"limit: {config.limit}, num_fewshot: {config.num_fewshot}"
+    )
+    print(table.tables(outcome))
+    for line in table.health_lines(outcome):
+        print(f"note: {line}")
+    for line in table.engine_lines(manifest):
+        print(line)
+
+
+def write_outcome(folder: pathlib.Path, outcome: result.EvalResult, manifest: dict[str, Any], *, log_samples: bool) -> None:
+    """Writes samples, manifest and, last, results.json: where it exists, the run is complete."""
+    if log_samples:
+        samples.write_samples(folder, outcome.tasks)
+    files.write_json(folder / "manifest.json", manifest)
+    files.write_json(folder / "results.json", results_json.results_dict(outcome, samples=False))
+    print(f"results: {folder / 'results.json'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
