@@ -1,0 +1,174 @@
+"""Attention of a chunk of tree-ordered tokens: to its own tokens, and to the path that the cache holds.
+
+A chunk is a stretch of a token trie in preorder. Query q sees, of the chunk, its ancestors and itself,
+
+    key k    iff  k <= q < end[k]          end[k]: index just past the subtree that token k begins
+
+and, of the cache, whose slot s holds the path's token at depth s,
+
+    slot s   iff  s < base[q]              base[q]: how many of q's ancestors precede the chunk
+
+Both parts meet in one softmax, summed online in float32 (Milakov and Gimelshein 2018). A token whose activations are
+not finite reaches the tokens that see it, and no other.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+QUERY_BLOCK = 64  # queries that share one static key range
+MAX_QUERY_BLOCKS = 16  # longer chunks take longer query blocks: the program stays short
+KEY_BLOCK = 128  # cache slots read at a time
+HIDDEN = -1e30  # score of a key that must not be seen; finite, so that no difference of scores is NaN
+
+
+class Cache(NamedTuple):
+    """Keys and values of the path above each row's next chunk; slot == depth in the trie == position."""
+
+    keys: Float[Array, "L B K S H"]
+    values: Float[Array, "L B K S H"]
+
+
+class Softmax(NamedTuple):
+    """A softmax-weighted sum in the making: value / total, both relative to exp(top)."""
+
+    top: Float[Array, "B K G T"]
+    total: Float[Array, "B K G T"]
+    value: Float[Array, "B K G T H"]
+
+
+def attend(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B T K H"],
+    value: Float[Array, "B T K H"],
+    *,
+    end: Int[Array, "B T"],
+    base: Int[Array, "B T"],
+    cache: Cache | None,
+    layer: Int[Array, ""] | int,
+) -> Float[Array, "B T N H"]:
+    """What each query reads from the keys that it sees; `query` comes scaled by 1 / sqrt(H).
+
+    `cache` is read at `layer` and does not hold this chunk yet; None where nothing precedes it (`base` is unused).
+    """
+    batch, length, num_heads, head_dim = query.shape
+    num_kv_heads = key.shape[2]
+    grouped = query.reshape(batch, length, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    grouped = grouped.transpose(0, 2, 3, 1, 4)  # B K G T H: the G queries of a kv head are rows of one product
+    start = _nothing(grouped)
+    if cache is not None:
+        start = _attend_cache(start, grouped, base, cache, layer)
+    key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+    result = _attend_chunk(start, grouped, key, value, end)
+    return result.transpose(0, 3, 1, 2, 4).reshape(batch, length, num_heads, head_dim).astype(query.dtype)
+
+
+def contain_nonfinite(
+    key: Float[Array, "B T K H"], value: Float[Array, "B T K H"]
+) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
+    """The same where values are finite; else zero values under NaN keys.
+
+    A hidden key's weight is exactly 0, but 0 * NaN is NaN: a broken value would reach tokens that do not see it.
+    A NaN key is replaced by `HIDDEN` in their scores, and still breaks those that do see it.
+    """
+    broken = ~jnp.all(jnp.isfinite(value), axis=-1, keepdims=True)
+    return jnp.where(broken, jnp.nan, key), jnp.where(broken, 0, value)
+
+
+def write(
+    cache: Cache, keys: Float[Array, "L B T K H"], values: Float[Array, "L B T K H"], slots: Int[Array, "B T"]
+) -> Cache:
+    """The cache with token t of row b at `slots[b, t]`; a slot >= S drops its token. In place if `cache` is donated."""
+    rows = jnp.arange(slots.shape[0])[:, None]
+
+    def put(old: Float[Array, "L B K S H"], new: Float[Array, "L B T K H"]) -> Float[Array, "L B K S H"]:
+        return old.at[:, rows, :, slots].set(new.transpose(1, 2, 0, 3, 4).astype(old.dtype), mode="drop")
+
+    return Cache(put(cache.keys, keys), put(cache.values, values))
+
+
+def _nothing(query: Float[Array, "B K G T H"]) -> Softmax:
+    """The softmax over no key."""
+    rows = query.shape[:-1]
+    zero = jnp.zeros(rows, jnp.float32)
+    return Softmax(jnp.full(rows, HIDDEN, jnp.float32), zero, jnp.zeros(query.shape, jnp.float32))
+
+
+def _add(
+    softmax: Softmax,
+    query: Float[Array, "B K G T H"],
+    key: Float[Array, "B K S H"],
+    value: Float[Array, "B K S H"],
+    visible: Bool[Array, "B T S"],
+) -> Softmax:
+    """The softmax with these keys too.
+
+    A row that sees none of its keys yet gathers weights exp(0) under top == HIDDEN; the first key that it sees (itself,
+    at the latest) multiplies them by exp(HIDDEN - top) == 0.
+    """
+    scores = jnp.einsum("bkgth,bksh->bkgts", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(visible[:, None, None], scores, HIDDEN)
+    top = lax.stop_gradient(jnp.maximum(softmax.top, scores.max(axis=-1)))
+    weights = jnp.exp(scores - top[..., None])
+    decay = jnp.exp(softmax.top - top)
+    read = jnp.einsum("bkgts,bksh->bkgth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    return Softmax(top, softmax.total * decay + weights.sum(axis=-1), softmax.value * decay[..., None] + read)
+
+
+def _attend_chunk(
+    start: Softmax,
+    query: Float[Array, "B K G T H"],
+    key: Float[Array, "B K T H"],
+    value: Float[Array, "B K T H"],
+    end: Int[Array, "B T"],
+) -> Float[Array, "B K G T H"]:
+    """The finished weighted sums: `start`, and the chunk's own keys.
+
+    Queries go in blocks, each against the keys up to its own last query only:
+
+        keys      0    64   128
+        block 0   ◣
+        block 1   ■    ◣
+        block 2   ■    ■    ◣
+    """
+    length = query.shape[3]
+    block = max(QUERY_BLOCK, -(-length // MAX_QUERY_BLOCKS))
+    results = []
+    for first in range(0, length, block):
+        last = min(first + block, length)
+        q, k = jnp.arange(first, last)[:, None], jnp.arange(last)[None, :]
+        visible = (k <= q) & (q < end[:, None, :last])
+        part = Softmax(*(field[:, :, :, first:last] for field in start))
+        part = _add(part, query[:, :, :, first:last], key[:, :, :last], value[:, :, :last], visible)
+        results.append(part.value / part.total[..., None])
+    return jnp.concatenate(results, axis=3) if len(results) > 1 else results[0]
+
+
+def _attend_cache(
+    start: Softmax,
+    query: Float[Array, "B K G T H"],
+    base: Int[Array, "B T"],
+    cache: Cache,
+    layer: Int[Array, ""] | int,
+) -> Softmax:
+    """`start`, and the cache slots below `base`: block by block, as many blocks as the longest path has.
+
+    Blocks are sliced from the whole cache: a layer, let alone the cache, is never copied.
+    """
+    _, batch, num_kv_heads, size, head_dim = cache.keys.shape
+    block = min(KEY_BLOCK, size)
+
+    def body(index: Int[Array, ""], softmax: Softmax) -> Softmax:
+        # The last block ends at S; where S is no multiple of the block it overlaps the block before, masked there.
+        first = jnp.minimum(index * block, size - block)
+        where = (layer, 0, 0, first, 0)
+        shape = (1, batch, num_kv_heads, block, head_dim)
+        key = lax.dynamic_slice(cache.keys, where, shape)[0].astype(query.dtype)
+        value = lax.dynamic_slice(cache.values, where, shape)[0].astype(query.dtype)
+        slot = first + jnp.arange(block)
+        visible = (slot >= index * block) & (slot < base[:, :, None])
+        return _add(softmax, query, key, value, visible)
+
+    return lax.fori_loop(0, -(-jnp.max(base) // block), body, start)
