@@ -27,11 +27,14 @@ def evaluate(
     config: config_lib.RunConfig,
     backend: backend_lib.Backend,
     *,
-    task_manager: manager.TaskManager | None = None,
+    loaded: load.LoadedTasks | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> result.EvalResult:
-    """The scores of `config.tasks` under `backend`. Raises an EvaljaxError for any input that cannot be meant."""
-    prepared = prepare(load_tasks(config, task_manager), config, backend, samples=samples)
+    """The scores of `config.tasks` (or of tasks `loaded` before) under `backend`.
+
+    `samples` names the documents to score, by task. Raises an EvaljaxError for any input that cannot be meant.
+    """
+    prepared = prepare(loaded or load_tasks(config), config, backend, samples=samples)
     annotations = answer(prepared, backend, seed=config.seed)
     return score_all(prepared, config, annotations)
 
@@ -46,11 +49,16 @@ def load_tasks(config: config_lib.RunConfig, task_manager: manager.TaskManager |
         trust_task_code=config.trust_task_code,
         data_mirror=config.data_mirror,
     )
+    check_tasks(loaded, config)
+    return loaded
+
+
+def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
+    """Raises TaskError for a metric, filter or generation setting that cannot be meant."""
     for item in loaded.tasks.values():
         score.check_config(item.config)
         if item.config.output_type == "generate_until":
             sampling(item.config, config.seed)
-    return loaded
 
 
 def prepare(

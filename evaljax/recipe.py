@@ -164,10 +164,10 @@ def _typed(value: Any, hint: Any, *, where: str) -> Any:
         return () if typing.get_origin(hint) is tuple else value
     kind = next(k for k in kinds if k is not type(None))
     if typing.get_origin(kind) is tuple:
-        return _names(value)
+        return _names(value, where=where)
     if typing.get_origin(kind) is not None:  # Mapping
         return mapping(value, where=where)
-    parsed = _literal(value, kind) if isinstance(value, str) and kind is not str else value
+    parsed = _literal(value) if isinstance(value, str) and kind is not str else value
     if kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
         return float(parsed)
     if isinstance(parsed, kind) and not (kind is not bool and isinstance(parsed, bool)):
@@ -175,13 +175,15 @@ def _typed(value: Any, hint: Any, *, where: str) -> Any:
     raise errors.ConfigError(f"{where} = {value!r}; expected {kind.__name__}{' or None' if type(None) in kinds else ''}.")
 
 
-def _names(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str):
-        if value.strip()[:1] in ("(", "["):
-            value = _literal(value, tuple)
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-    return tuple(value)
+def _names(value: Any, *, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, str):
+        return tuple(value)
+    if value.strip()[:1] not in ("(", "["):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    parsed = _literal(value)
+    if isinstance(parsed, tuple | list):
+        return tuple(parsed)
+    raise errors.ConfigError(f"{where} = {value!r}; expected names separated by commas, or a tuple of quoted names.")
 
 
 def mapping(value: Any, *, where: str) -> dict[str, Any]:
@@ -190,17 +192,17 @@ def mapping(value: Any, *, where: str) -> dict[str, Any]:
         return dict(value)
     text = str(value).strip()
     if text.startswith("{"):
-        parsed = _literal(text, dict)
+        parsed = _literal(text)
         if isinstance(parsed, dict):
             return parsed
         raise errors.ConfigError(f"{where} = {value!r}; expected a dictionary.")
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if any(not equals for _, equals, _ in pairs):
         raise errors.ConfigError(f"{where} = {value!r}; expected key=value pairs separated by commas, or {{...}}.")
-    return {key.strip(): _literal(item.strip(), object) for key, _, item in pairs}
+    return {key.strip(): _literal(item.strip()) for key, _, item in pairs}
 
 
-def _literal(text: str, kind: type) -> Any:
+def _literal(text: str) -> Any:
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
