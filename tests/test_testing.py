@@ -47,5 +47,7 @@ def test_toy_task_is_a_yaml_file_beside_its_documents(tmp_path, output_type):
 
 
 def test_toy_task_of_an_unknown_kind_names_the_nearest(tmp_path):
-    with pytest.raises(errors.ConfigError, match="unknown output type 'multiple_choices'. Did you mean 'multiple_choice'"):
+    with pytest.raises(
+        errors.ConfigError, match="unknown output type 'multiple_choices'. Did you mean 'multiple_choice'"
+    ):
         testing.toy_task(tmp_path, "multiple_choices")

@@ -1,0 +1,104 @@
+"""What the local backends share: where a model lies, its tokenizer, its limit, the prompts of generation requests."""
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from evaljax.core import config, errors, request
+from evaljax.engine import encode, tokenizer
+
+DEMO = pathlib.Path(__file__).parent.parent / "demo"
+SHOWN = 60  # characters of a request in a message
+
+
+def find_model(path: str) -> str:
+    """The folder, file or hub id that `model.path` means: "demo" is the model inside the package, "~" the home folder.
+
+    Raises CheckpointError for what looks like a path and does not exist, before any hub is asked.
+    """
+    if path == "demo":
+        return str(DEMO)
+    place = pathlib.Path(path).expanduser()
+    if place.exists():
+        return str(place)
+    parts = path.split("/")
+    looks_local = (
+        path.startswith((".", "~", "/")) or len(parts) > 2 or "\\" in path or path.endswith(".gguf") or not parts[-1]
+    )
+    if looks_local or not path:
+        parent = next((folder for folder in place.parents if folder.is_dir()), pathlib.Path())
+        names = ", ".join(sorted(entry.name for entry in parent.iterdir())[:12])
+        raise errors.CheckpointError(
+            f"model.path={path!r}: no such folder or file; {parent} exists and holds: {names or 'nothing'}"
+        )
+    return path
+
+
+def read_tokenizer(spec: config.ModelSpec, source: str) -> tokenizer.Tokenizer:
+    """The tokenizer that `spec` names, else that of the model at `source`."""
+    if spec.tokenizer is None:
+        return tokenizer.read_tokenizer(source, revision=spec.revision, add_bos_token=spec.add_bos_token)
+    return tokenizer.read_tokenizer(find_model(spec.tokenizer), add_bos_token=spec.add_bos_token)
+
+
+def max_length(spec: config.ModelSpec, own: int) -> int:
+    """The longest input in tokens: `spec.max_length`, which the model's `own` limit bounds, or that limit."""
+    if spec.max_length is None:
+        return own
+    if not 1 <= spec.max_length <= own:
+        raise errors.ConfigError(
+            f"model.max_length={spec.max_length}: expected 1 to {own}, the longest input that {spec.path} was made for"
+        )
+    return spec.max_length
+
+
+def check_ids(sequences: Sequence[np.ndarray], owners: Sequence[request.Request], vocab_size: int) -> None:
+    """Raises RequestError for a token id that the model has no embedding for (a lookup out of bounds may go unnoticed).
+
+    Only ids that are asked for count: many tokenizers name a few tokens more than their model has.
+    """
+    for tokens, owner in zip(sequences, owners, strict=True):
+        if len(tokens) and int(tokens.max()) >= vocab_size:
+            raise errors.RequestError(
+                f"{describe(owner)}: token id {int(tokens.max())}, but the model's vocabulary has {vocab_size} entries; the "
+                "tokenizer and the model do not belong together"
+            )
+
+
+def encode_prompts(
+    words: tokenizer.Tokenizer, requests: Sequence[request.GenerateRequest], limit: int
+) -> list[encode.Prompt]:
+    """The prompts in order, each cut on the left so that its `max_gen_toks` more tokens fit into `limit`."""
+    places: dict[int, list[int]] = {}
+    for place, asked in enumerate(requests):
+        places.setdefault(asked.sampling.max_gen_toks, []).append(place)
+    prompts: dict[int, encode.Prompt] = {}
+    for max_gen_toks, group in places.items():
+        if not 1 <= max_gen_toks < limit:
+            raise errors.ConfigError(
+                f"generation_kwargs: max_gen_toks is {max_gen_toks}; expected 1 to {limit - 1}: model.max_length {limit} "
+                "holds the prompt too"
+            )
+        encoded = encode.encode_prompts(words, [requests[place].context for place in group], limit - max_gen_toks)
+        prompts.update(zip(group, encoded, strict=True))
+    return [prompts[place] for place in range(len(requests))]
+
+
+def describe(asked: request.Request) -> str:
+    """The request in one line for a message: its kind, the end of its context, the beginning of its continuation."""
+    match asked:
+        case request.LoglikelihoodRequest(context, continuation):
+            return f"loglikelihood request (context {_tail(context)}, continuation {_head(continuation)})"
+        case request.RollingRequest(text):
+            return f"loglikelihood_rolling request (text {_head(text)})"
+        case request.GenerateRequest(context):
+            return f"generate_until request (context {_tail(context)})"
+
+
+def _tail(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else "…" + text[-SHOWN:])
+
+
+def _head(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
