@@ -1,0 +1,336 @@
+"""Generation with continuous batching: prompts in trie order into B slots, refilled as soon as a slot's text has ended.
+
+    queue    prompts in trie order, the costliest branch first (`schedule.order`)
+    path     cache of one row; each prompt forwards only what it does not share with the prompt before it
+    slots    the path is copied into a free slot; all slots then decode together, some steps at a time (`decode.decode`)
+    host     between two stretches of steps: stop strings, finished texts, refills
+
+Texts depend on their request alone: not on the slot, the number of slots, the order, or who else was there.
+"""
+
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from evaljax.core import config, errors, progress, request
+from evaljax.engine import decode, sampling, schedule, stops
+from evaljax.models import decoder, model
+
+_DECODE_STEPS = {
+    "cpu": 8
+}  # a look of the host costs little beside a step there; what a stopped slot wastes is half of it
+_DECODE_STEPS_ACCELERATOR = 32
+
+
+class Tokenizer(stops.Detokenizer, Protocol):
+    """What generation needs of a tokenizer; `engine.tokenizer.Tokenizer` is one."""
+
+    @property
+    def eos_token_ids(self) -> Collection[int]:
+        """The tokens that end a sequence."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Generated:
+    """`text` cut before the first stop; `num_tokens` counts the tokens it took, the one that ended it included."""
+
+    text: str
+    num_tokens: int
+    finish_reason: request.FinishReason
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One generation to do, and the place of its request, which errors name."""
+
+    index: int
+    prompt: np.ndarray
+    sampling: request.Sampling
+    repeat: int
+    until: tuple[str, ...]
+
+
+@dataclasses.dataclass
+class _Occupant:
+    """What a slot is generating."""
+
+    job: int
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Figures:
+    """What the run did; becomes the figures dictionary."""
+
+    prefill_tokens: int = 0
+    forward_tokens: int = 0
+    decode_steps: int = 0
+    generated_tokens: int = 0
+    nonfinite: int = 0
+    executables: int = 0
+    compile_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def call(self, program: Any, *args: Any, **static: Any) -> Any:
+        """`program(*args, **static)`; a call that had to compile first counts as an executable."""
+        before = program._cache_size()
+        start = time.perf_counter()
+        result = program(*args, **static)
+        if program._cache_size() > before:
+            self.executables += 1
+            self.compile_seconds += time.perf_counter() - start
+        return result
+
+
+def check_lengths(samplings: Sequence[request.Sampling], max_length: int) -> None:
+    """Raises ConfigError for a `max_gen_toks` that leaves no room for a prompt, or that is less than one."""
+    for sampling_ in samplings:
+        if not 1 <= sampling_.max_gen_toks < max_length:
+            raise errors.ConfigError(
+                f"generation_kwargs: max_gen_toks is {sampling_.max_gen_toks}; expected at least 1 and less than the "
+                f"model's max_length {max_length}, which holds the prompt too."
+            )
+
+
+def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with what, how)
+    model: model.Model,
+    prompts: Sequence[np.ndarray],
+    samplings: Sequence[request.Sampling],
+    repeats: Sequence[int],
+    *,
+    tokenizer: Tokenizer,
+    options: config.EngineOptions,
+    max_length: int,
+    precision: str,
+    progress: progress.Progress = progress.silent,
+) -> tuple[list[Generated], dict[str, Any]]:
+    """What follows each prompt (token ids), in request order, and figures of the run.
+
+    A prompt together with its `max_gen_toks` must fit into `max_length`: truncation is the caller's (`encode`).
+    Requests that ask the same are answered once.
+    """
+    check_lengths(samplings, max_length)
+    _check_prompts(prompts, samplings, max_length)
+    places, jobs = _jobs(prompts, samplings, repeats, tokenizer, once=options.share_prefixes)
+    if not jobs:
+        return [], {"requests": 0, "executables": 0, "compile_seconds": 0.0}
+    with jax.default_matmul_precision(precision):
+        run = _Run(model, jobs, tokenizer, options, max_length)
+        run.fill()
+        counts = np.bincount(places, minlength=len(jobs))
+        while run.occupants:
+            run.advance()
+            progress("generate", int(sum(counts[job] for job in run.results)), len(prompts), "requests")
+            run.fill()
+    return [run.results[place] for place in places], {"requests": len(prompts), **run.report()}
+
+
+class _Run:
+    """One call of `generate`: the caches, what each slot is doing, what is left in the queue."""
+
+    def __init__(
+        self, model: model.Model, jobs: list[_Job], tokenizer: Tokenizer, options: config.EngineOptions, max_length: int
+    ):
+        device = jax.devices()[0]
+        self.model, self.jobs, self.tokenizer, self.options = model, jobs, tokenizer, options
+        self.shape = _shape(model, jobs, options, max_length, device)
+        costs = [job.prompt.size + job.sampling.max_gen_toks for job in jobs]
+        queue = schedule.order([job.prompt for job in jobs], costs, share=options.share_prefixes)
+        self.queue = queue[::-1]  # the next one last
+        self.num_steps = options.decode_steps or _DECODE_STEPS.get(device.platform, _DECODE_STEPS_ACCELERATOR)
+        self.mode = sampling.mode([job.sampling for job in jobs])
+        dtype = jnp.dtype(model.dtype)
+        self.path_ids = np.zeros(0, np.int32)  # the tokens whose keys and values the path holds
+        self.path = decoder.init_cache(model.config, 1, self.shape.length, dtype)
+        self.cache = decoder.init_cache(model.config, self.shape.num_slots, self.shape.length, dtype)
+        self.slots, self.policies = _vacant(self.shape.num_slots, sorted(tokenizer.eos_token_ids))
+        self.occupants: dict[int, _Occupant] = {}
+        self.results: dict[int, Generated] = {}
+        self.figures = _Figures()
+
+    def fill(self) -> None:
+        """Puts the next prompts into the free slots."""
+        start, compiled = time.perf_counter(), self.figures.compile_seconds
+        for slot in range(self.shape.num_slots):
+            if slot in self.occupants or not self.queue:
+                continue
+            job = self.queue.pop()
+            self._prefill(self.jobs[job].prompt[:-1])
+            self.cache = self.figures.call(decode.insert, self.path, self.cache, np.int32(slot))
+            self._occupy(slot, job)
+        self.figures.prefill_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
+
+    def advance(self) -> None:
+        """Decodes some steps in every slot, and takes out the texts that have ended."""
+        start, compiled = time.perf_counter(), self.figures.compile_seconds
+        busy = len(self.occupants)
+        enough = busy - max(1, self.shape.num_slots // 8) if self.queue else 0
+        before = self.slots.steps
+        self.cache, slots, out = self.figures.call(
+            decode.decode,
+            self.model.graphdef,
+            self.model.params,
+            self.cache,
+            self.slots,
+            self.policies,
+            np.int32(max(0, enough)),
+            mode=self.mode,
+            num_steps=self.num_steps,
+        )
+        slots, out = jax.device_get((slots, out))
+        self.slots = jax.tree.map(np.array, slots)  # own, writable copies
+        new = self.slots.steps - before
+        self.figures.decode_steps += int(new.max())
+        self.figures.forward_tokens += int(new.max()) * self.shape.num_slots
+        for slot, occupant in list(self.occupants.items()):
+            occupant.token_ids.extend(out[slot, : new[slot]].tolist())
+            self._finish(slot, occupant, int(new[slot]))
+        self.figures.decode_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
+
+    def report(self) -> dict[str, Any]:
+        """The figures of the run."""
+        seconds = self.figures.prefill_seconds + self.figures.decode_seconds
+        return {
+            "generations": len(self.jobs),
+            "prompt_tokens": sum(job.prompt.size for job in self.jobs),
+            "num_slots": self.shape.num_slots,
+            "cache_length": self.shape.length,
+            "cache_bytes": self.shape.cache_bytes,
+            **dataclasses.asdict(self.figures),
+            "generated_tokens_per_second": self.figures.generated_tokens / seconds if seconds else 0.0,
+        }
+
+    def _prefill(self, token_ids: np.ndarray) -> None:
+        """Brings the path to `token_ids`, forwarding what comes after the tokens that it has in common with them."""
+        common = schedule.common_length(self.path_ids, token_ids) if self.options.share_prefixes else 0
+        for begin, end, length in schedule.chunks(common, token_ids.size):
+            tokens = np.zeros((1, length), np.int32)
+            tokens[0, : end - begin] = token_ids[begin:end]
+            self.path = self.figures.call(
+                decode.extend,
+                self.model.graphdef,
+                self.model.params,
+                self.path,
+                tokens,
+                np.int32(begin),
+                np.int32(end - begin),
+            )
+            self.figures.prefill_tokens += end - begin
+            self.figures.forward_tokens += length
+        self.path_ids = token_ids
+
+    def _occupy(self, slot: int, job: int) -> None:
+        """Makes `slot` generate `job`, whose prompt but for the last token is in its cache."""
+        asked = self.jobs[job]
+        self.slots.token[slot] = asked.prompt[-1]
+        self.slots.length[slot] = asked.prompt.size - 1
+        self.slots.steps[slot] = 0
+        self.slots.active[slot] = True
+        self.slots.nonfinite[slot] = False
+        self.policies.temperature[slot] = asked.sampling.temperature
+        self.policies.top_k[slot] = asked.sampling.top_k
+        self.policies.top_p[slot] = asked.sampling.top_p
+        self.policies.limit[slot] = asked.sampling.max_gen_toks
+        self.policies.keys[slot] = sampling.request_key(asked.prompt, asked.sampling.seed, asked.repeat)
+        self.occupants[slot] = _Occupant(job=job)
+
+    def _finish(self, slot: int, occupant: _Occupant, num_new: int) -> None:
+        """Takes the text out of `slot` if it has ended."""
+        job, ids = self.jobs[occupant.job], occupant.token_ids
+        if self.slots.nonfinite[slot] and not self.options.allow_nonfinite:
+            raise errors.RequestError(
+                f"generate_until: request {job.index} (prompt of {job.prompt.size} tokens): logits that are not finite "
+                f"within {len(ids)} generated tokens; engine.allow_nonfinite=True counts instead of stopping."
+            )
+        if self.slots.active[slot] and not stops.seen(ids, len(ids) - num_new, job.until, self.tokenizer):
+            return
+        end = stops.ending(ids, job.until, self.tokenizer)
+        if not end.found and self.slots.active[slot]:
+            return  # the tail read like a stop, the whole text does not
+        stopped = end.found or ids[-1] in self.tokenizer.eos_token_ids
+        reason = request.FinishReason.STOP if stopped else request.FinishReason.LENGTH
+        self.results[occupant.job] = Generated(text=end.text, num_tokens=end.num_tokens, finish_reason=reason)
+        self.figures.generated_tokens += end.num_tokens
+        self.figures.nonfinite += int(self.slots.nonfinite[slot])
+        self.slots.active[slot] = False
+        del self.occupants[slot]
+
+
+def _check_prompts(prompts: Sequence[np.ndarray], samplings: Sequence[request.Sampling], max_length: int) -> None:
+    """Raises RequestError for a prompt without a token, or one that does not fit."""
+    for index, (prompt, sampling_) in enumerate(zip(prompts, samplings, strict=True)):
+        if not prompt.size:
+            raise errors.RequestError(f"generate_until: request {index}: prompt of 0 tokens; expected at least 1.")
+        if prompt.size + sampling_.max_gen_toks > max_length:
+            raise errors.RequestError(
+                f"generate_until: request {index}: prompt of {prompt.size} tokens and max_gen_toks "
+                f"{sampling_.max_gen_toks}; expected at most max_length {max_length} together."
+            )
+
+
+def _jobs(
+    prompts: Sequence[np.ndarray],
+    samplings: Sequence[request.Sampling],
+    repeats: Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    once: bool,
+) -> tuple[list[int], list[_Job]]:
+    """(which job answers each request, the jobs): one job for all requests that must get the same text."""
+    eos_texts = [tokenizer.decode([token], skip_special_tokens=False) for token in tokenizer.eos_token_ids]
+    places: list[int] = []
+    jobs: list[_Job] = []
+    known: dict[Any, int] = {}
+    for index, (prompt, sampling_, repeat) in enumerate(zip(prompts, samplings, repeats, strict=True)):
+        ids = np.ascontiguousarray(prompt, np.int32)
+        key = (ids.tobytes(), sampling_, repeat if sampling_.temperature > 0 else 0) if once else index
+        if key not in known:
+            known[key] = len(jobs)
+            until = (*sampling_.until, *(text for text in eos_texts if text and text not in sampling_.until))
+            jobs.append(_Job(index=index, prompt=ids, sampling=sampling_, repeat=repeat, until=until))
+        places.append(known[key])
+    return places, jobs
+
+
+def _shape(
+    model: model.Model, jobs: list[_Job], options: config.EngineOptions, max_length: int, device: jax.Device
+) -> schedule.Shape:
+    """The static shape of the decode step for these jobs on this device."""
+    cache = jax.eval_shape(lambda: decoder.init_cache(model.config, 1, 1, jnp.dtype(model.dtype)))
+    bytes_per_token = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+    memory = device.memory_stats()
+    return schedule.shape(
+        [job.prompt.size + job.sampling.max_gen_toks for job in jobs],
+        max_length,
+        bytes_per_token,
+        num_slots=options.num_slots,
+        platform=device.platform,
+        free_bytes=memory["bytes_limit"] - memory["bytes_in_use"] if memory else None,
+    )
+
+
+def _vacant(num_slots: int, eos_ids: list[int]) -> tuple[decode.Slots, decode.Policies]:
+    """Slots that do nothing. Host arrays: `_Run` fills them in, each call of `decode` carries them over."""
+
+    def zeros(dtype: Any, *shape: int) -> Any:
+        return np.zeros((num_slots, *shape), dtype)
+
+    slots = decode.Slots(
+        token=zeros(np.int32), length=zeros(np.int32), steps=zeros(np.int32), active=zeros(bool), nonfinite=zeros(bool)
+    )
+    policies = decode.Policies(
+        temperature=zeros(np.float32),
+        top_k=zeros(np.int32),
+        top_p=zeros(np.float32) + np.float32(request.NUCLEUS_OFF),
+        limit=zeros(np.int32),
+        keys=zeros(np.uint32, 2),
+        eos_ids=jnp.array(eos_ids or [-1], jnp.int32),
+    )
+    return slots, policies

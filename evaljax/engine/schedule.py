@@ -1,0 +1,110 @@
+"""In which order prompts are prefilled, in which pieces, and into how much cache: numpy only, nothing runs here."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+CHUNK_LENGTHS = (32, 256)  # tokens of a prefill step: few, each is an executable
+SHARED_LEAST = (
+    16  # a shorter shared prefix saves less than the padding of a chunk: not worth leaving the longest-first order
+)
+SLOT_MULTIPLE = 128  # cache lengths are whole key blocks
+_MAX_SLOTS = {"cpu": 16, "gpu": 64, "tpu": 64}
+_CPU_CACHE_BYTES = 2 << 30
+_CACHE_SHARE = 0.5  # of the memory that a device has left once the parameters are there
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Static shape of the decode step: B slots of S tokens, and the bytes of their cache."""
+
+    num_slots: int
+    length: int
+    cache_bytes: int
+
+
+def shape(
+    lengths: Sequence[int],
+    max_length: int,
+    bytes_per_token: int,
+    *,
+    num_slots: int,
+    platform: str,
+    free_bytes: int | None,
+) -> Shape:
+    """The shortest cache that holds every request (`lengths` = prompt + max_gen_toks), in as many slots as pay.
+
+    `num_slots` 0 chooses: as many as the device decodes for little more than the price of one (its weights are read
+    once a step, whatever the number of slots), as memory holds and as there are requests.
+    """
+    length = -(-max(lengths) // SLOT_MULTIPLE) * SLOT_MULTIPLE
+    length = min(length, -(-max_length // SLOT_MULTIPLE) * SLOT_MULTIPLE)
+    slot_bytes = length * bytes_per_token
+    if not num_slots:
+        budget = _CPU_CACHE_BYTES if free_bytes is None else int(free_bytes * _CACHE_SHARE)
+        fits = max(1, budget // slot_bytes - 1)  # one more row holds the path of the prefill
+        num_slots = min(len(lengths), fits, _MAX_SLOTS.get(platform, 16))
+    return Shape(num_slots=num_slots, length=length, cache_bytes=(num_slots + 1) * slot_bytes)
+
+
+def order(prompts: Sequence[np.ndarray], costs: Sequence[int], *, share: bool = True) -> list[int]:
+    """Indices of the prompts in prefill order: the trie of the prompts from its root, the costliest branch first.
+
+    Longest first and sharing want different orders. Sharing wins: prompts that share >= SHARED_LEAST tokens stay side
+    by side, so the shared tokens stay on the path; of the branches below a node, the one with the costliest prompt goes
+    first. Prompts that share nothing are thereby in plain longest-first order. Equal costs: in token order.
+
+        costs 9 . . . 8 . 3 . . 2      header A: 9 3 2, header B: 8      ->  A9 A3 A2 B8
+    """
+    cost = np.asarray(costs)
+    if not share:
+        return sorted(range(len(prompts)), key=lambda i: (-cost[i], _sort_key(prompts[i]), i))
+    rows = sorted(range(len(prompts)), key=lambda i: (_sort_key(prompts[i]), i))
+    shared = np.zeros(len(rows), dtype=np.int64)  # tokens shared with the row before, in whole SHARED_LEAST
+    for place in range(1, len(rows)):
+        common = common_length(prompts[rows[place - 1]], prompts[rows[place]])
+        shared[place] = common // SHARED_LEAST
+    row_cost = cost[rows]
+    result: list[int] = []
+    todo = [(0, len(rows))]  # stretches of the sorted rows, the next one last
+    while todo:
+        low, high = todo.pop()
+        inner = shared[low + 1 : high]
+        if not inner.size:
+            result.extend(rows[low:high])
+            continue
+        cuts = low + 1 + np.flatnonzero(inner == inner.min())
+        edges = [low, *cuts.tolist(), high]
+        branches = sorted(
+            itertools.pairwise(edges), key=lambda branch: (-row_cost[branch[0] : branch[1]].max(), branch)
+        )
+        todo.extend(reversed(branches))
+    return result
+
+
+def common_length(first: np.ndarray, second: np.ndarray) -> int:
+    """How many tokens the two begin with in common."""
+    length = min(first.size, second.size)
+    differs = np.flatnonzero(first[:length] != second[:length])
+    return int(differs[0]) if differs.size else length
+
+
+def chunks(start: int, stop: int, lengths: tuple[int, int] = CHUNK_LENGTHS) -> list[tuple[int, int, int]]:
+    """(begin, end, static length) of each prefill step over the tokens start..stop: long steps, then short ones.
+
+    A remainder that would take more than half a long step in short ones takes a long one.
+    """
+    short, long = lengths
+    pieces = []
+    while start < stop:
+        length = long if stop - start > long // 2 else short
+        end = min(stop, start + length)
+        pieces.append((start, end, length))
+        start = end
+    return pieces
+
+
+def _sort_key(prompt: np.ndarray) -> bytes:
+    return np.ascontiguousarray(prompt, dtype=">u4").tobytes()  # bytes in this order compare as the ids do

@@ -1,0 +1,290 @@
+"""Generation on a tiny random model: each text equals its own plain loop, whatever the slots and the order."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from evaljax import testing
+from evaljax.core import config, errors, request
+from evaljax.engine import generate, tokenizer
+from evaljax.models import config as model_config
+from evaljax.models import decoder, model
+
+MAX_LENGTH = 160
+CONFIG = model_config.ModelConfig(
+    vocab_size=262,
+    num_layers=2,
+    embed_dim=16,
+    mlp_dim=24,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    rope_theta=500.0,
+    max_position=MAX_LENGTH,
+)
+STOP, LENGTH = request.FinishReason.STOP, request.FinishReason.LENGTH
+
+
+@functools.cache
+def module() -> decoder.Decoder:
+    return decoder.create(CONFIG, nnx.Rngs(0), std=0.4)
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tokenizer.Tokenizer:
+    return tokenizer.read_tokenizer(str(testing.byte_tokenizer_files(tmp_path_factory.mktemp("bytes"))))
+
+
+class Numbers:
+    """A tokenizer that shows ids: tests read the tokens off the text."""
+
+    def __init__(self, eos: int = 10_000):
+        self.eos_token_ids = frozenset([eos])
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(f"{i} " for i in ids if not (skip_special_tokens and i in self.eos_token_ids))
+
+
+@jax.jit
+def _logits(tokens: jax.Array) -> jax.Array:
+    with jax.default_matmul_precision("highest"):
+        return decoder.causal_logits(module(), tokens)
+
+
+def plain_greedy(prompt: np.ndarray, count: int, eos: int | None = None) -> list[int]:
+    """The argmax loop: the whole sequence forwarded again for each token."""
+    sequence = prompt.tolist()
+    while len(sequence) < prompt.size + count:
+        padded = np.zeros((1, MAX_LENGTH), np.int32)
+        padded[0, : len(sequence)] = sequence
+        sequence.append(int(_logits(jnp.asarray(padded))[0, len(sequence) - 1].argmax()))
+        if sequence[-1] == eos:
+            break
+    return sequence[prompt.size :]
+
+
+def text_of(ids: list[int]) -> str:
+    return "".join(f"{i} " for i in ids)
+
+
+def run(prompts: list[np.ndarray], samplings: list[request.Sampling], **kwargs: Any) -> list[generate.Generated]:
+    return run_with_figures(prompts, samplings, **kwargs)[0]
+
+
+def run_with_figures(
+    prompts: list[np.ndarray],
+    samplings: list[request.Sampling],
+    *,
+    repeats: list[int] | None = None,
+    reader: Any = None,
+    max_length: int = MAX_LENGTH,
+    progress: Any = None,
+    **options: Any,
+) -> tuple[list[generate.Generated], dict[str, Any]]:
+    return generate.generate(
+        model.of(module()),
+        prompts,
+        samplings,
+        repeats or [0] * len(prompts),
+        tokenizer=reader or Numbers(),
+        options=config.EngineOptions(**{"num_slots": 4, "decode_steps": 5, **options}),
+        max_length=max_length,
+        precision="highest",
+        **({"progress": progress} if progress else {}),
+    )
+
+
+def random_prompts(seed: int, count: int) -> list[np.ndarray]:
+    """Prompts of 1..100 tokens; many begin with one of three headers, which begin with one another."""
+    rng = np.random.default_rng(seed)
+    header = rng.integers(0, 262, 90)
+    prompts = []
+    for _ in range(count):
+        shared = header[: rng.choice([0, 1, 20, 40, 90])]
+        own = rng.integers(0, 262, rng.integers(0 if shared.size else 1, 11))
+        prompts.append(np.concatenate([shared, own]).astype(np.int32))
+    return prompts
+
+
+@pytest.mark.parametrize("num_slots", [1, 4, 7])
+def test_greedy_texts_equal_the_plain_loop_token_for_token(num_slots: int) -> None:
+    prompts = random_prompts(num_slots, 20)
+    counts = np.random.default_rng(num_slots).integers(1, 14, 20).tolist()
+    answers = run(prompts, [request.Sampling(max_gen_toks=n) for n in counts], num_slots=num_slots)
+    for prompt, count, answer in zip(prompts, counts, answers, strict=True):
+        assert answer == generate.Generated(text_of(plain_greedy(prompt, count)), count, LENGTH)
+
+
+def test_order_slot_count_and_sharing_change_no_text() -> None:
+    prompts = random_prompts(11, 15)
+    samplings = [
+        request.Sampling(max_gen_toks=1 + i % 9, temperature=(i % 3) * 0.7, top_k=i % 4, top_p=0.9) for i in range(15)
+    ]
+    expected = run(prompts, samplings)
+    order = np.random.default_rng(0).permutation(15)
+    shuffled = run([prompts[i] for i in order], [samplings[i] for i in order], num_slots=3, decode_steps=2)
+    assert [expected[i] for i in order] == shuffled
+    assert run(prompts, samplings, num_slots=15, decode_steps=64, share_prefixes=False) == expected
+    for i in (0, 4, 8):  # and alone
+        assert run([prompts[i]], [samplings[i]], num_slots=1) == [expected[i]]
+
+
+def test_repeats_differ_from_each_other_and_come_again() -> None:
+    prompt = np.array([3, 1, 4, 1, 5], np.int32)
+    hot = request.Sampling(max_gen_toks=12, temperature=1.0)
+    texts = [answer.text for answer in run([prompt] * 5, [hot] * 5, repeats=[0, 1, 2, 3, 4])]
+    assert len(set(texts)) == 5
+    assert [answer.text for answer in run([prompt] * 2, [hot] * 2, repeats=[3, 0], num_slots=1)] == [texts[3], texts[0]]
+    other_seed = request.Sampling(max_gen_toks=12, temperature=1.0, seed=1)
+    assert run([prompt], [other_seed])[0].text not in texts
+
+
+def test_top_k_one_is_greedy() -> None:
+    prompts = random_prompts(5, 6)
+    narrow = run(prompts, [request.Sampling(max_gen_toks=8, temperature=3.0, top_k=1)] * 6)
+    assert narrow == run(prompts, [request.Sampling(max_gen_toks=8)] * 6)
+
+
+def test_requests_that_ask_the_same_are_answered_once() -> None:
+    prompt = np.array([9, 8, 7], np.int32)
+    answers, figures = run_with_figures([prompt] * 3, [request.Sampling(max_gen_toks=4)] * 3, repeats=[0, 1, 2])
+    assert answers[0] == answers[1] == answers[2]
+    assert figures["requests"] == 3
+    assert figures["generations"] == 1
+
+
+def test_end_of_sequence_at_the_first_token_is_an_empty_text() -> None:
+    prompt = np.array([2, 7, 1, 8], np.int32)
+    first = plain_greedy(prompt, 1)[0]
+    answers = run([prompt], [request.Sampling(max_gen_toks=8)], reader=Numbers(eos=first))
+    assert answers == [generate.Generated("", 1, STOP)]
+
+
+def test_end_of_sequence_ends_a_text_and_does_not_show() -> None:
+    prompts = random_prompts(21, 12)
+    plain = [plain_greedy(prompt, 12) for prompt in prompts]
+    eos = max((ids[6] for ids in plain), key=lambda token: sum(token in ids for ids in plain))
+    answers = run(prompts, [request.Sampling(max_gen_toks=12)] * 12, reader=Numbers(eos=eos))
+    assert sum(answer.finish_reason is STOP for answer in answers) >= 1
+    for ids, answer in zip(plain, answers, strict=True):
+        kept = ids[: ids.index(eos)] if eos in ids else ids
+        assert answer.text == text_of(kept)
+        assert answer.num_tokens == len(kept) + (eos in ids)
+
+
+@pytest.mark.parametrize("decode_steps", [1, 3, 16])
+def test_a_stop_string_across_tokens_cuts_to_the_character(decode_steps: int) -> None:
+    prompt = np.array([2, 7, 1, 8], np.int32)
+    ids = plain_greedy(prompt, 10)
+    stop = f"{str(ids[4])[-1]} {ids[5]} {str(ids[6])[0]}"  # the end of one token, a token, the beginning of another
+    expected = text_of(ids).partition(stop)[0]
+    sampling = request.Sampling(max_gen_toks=10, until=("never", stop))
+    answer = run([prompt], [sampling], decode_steps=decode_steps)[0]
+    assert answer == generate.Generated(expected, 7, STOP)
+
+
+def test_a_stop_at_the_first_character_is_an_empty_text() -> None:
+    prompt = np.array([2, 7, 1, 8], np.int32)
+    stop = str(plain_greedy(prompt, 1)[0])
+    assert run([prompt], [request.Sampling(max_gen_toks=9, until=(stop,))]) == [generate.Generated("", 1, STOP)]
+
+
+def test_real_texts_stop_alike_however_often_the_host_looks(byte_tokenizer: tokenizer.Tokenizer) -> None:
+    prompts = [
+        np.array(byte_tokenizer.encode(f"the {word} he", add_special_tokens=False)) for word in ("cat", "sea", "€")
+    ]
+    hot = [request.Sampling(max_gen_toks=40, temperature=1.2, until=("e", "é", "\n"))] * 3
+    answers = [run(prompts, hot, reader=byte_tokenizer, decode_steps=steps, num_slots=2) for steps in (1, 4, 40)]
+    assert answers[0] == answers[1] == answers[2]
+    for answer in answers[0]:
+        assert "e" not in answer.text
+        assert "\n" not in answer.text
+
+
+def test_a_prompt_that_fills_the_model_but_for_one_token() -> None:
+    prompt = np.arange(MAX_LENGTH - 1, dtype=np.int32)
+    assert run([prompt], [request.Sampling(max_gen_toks=1)])[0].text == text_of(plain_greedy(prompt, 1))
+
+
+def test_a_shared_header_is_forwarded_once() -> None:
+    header = np.arange(100, 190)
+    prompts = [np.append(header, [i, i + 1, i + 2]).astype(np.int32) for i in range(8)]
+    _, figures = run_with_figures(prompts, [request.Sampling(max_gen_toks=3)] * 8)
+    assert figures["prefill_tokens"] == 90 + 8 * 2  # the last token of a prompt is the first decode step's
+    _, figures = run_with_figures(prompts, [request.Sampling(max_gen_toks=3)] * 8, share_prefixes=False)
+    assert figures["prefill_tokens"] == 8 * 92
+
+
+def test_figures_and_progress_tell_what_was_done() -> None:
+    seen: list[tuple[str, int, int, str]] = []
+    prompts = random_prompts(31, 9)
+    answers, figures = run_with_figures(
+        prompts,
+        [request.Sampling(max_gen_toks=7)] * 9,
+        progress=lambda *said: seen.append(said),
+        num_slots=2,
+        decode_steps=6,
+    )
+    assert seen[-1] == ("generate", 9, 9, "requests")
+    assert [done for _, done, _, _ in seen] == sorted(done for _, done, _, _ in seen)
+    assert figures["generated_tokens"] == sum(answer.num_tokens for answer in answers) == 63
+    assert figures["num_slots"] == 2
+    assert figures["cache_length"] == 128
+    assert figures["executables"] <= 4  # two prefill lengths, insert, decode
+    assert figures["decode_steps"] >= 63 / 2
+    _, again = run_with_figures(prompts, [request.Sampling(max_gen_toks=7)] * 9, num_slots=2, decode_steps=6)
+    assert again["executables"] == 0
+
+
+def test_nothing_asked_is_nothing_answered() -> None:
+    answers, figures = run_with_figures([], [])
+    assert answers == []
+    assert figures["executables"] == 0
+
+
+@pytest.mark.parametrize("max_gen_toks", [160, 1000, 0, -1])
+def test_max_gen_toks_without_room_for_a_prompt_is_a_configuration_error(max_gen_toks: int) -> None:
+    with pytest.raises(
+        errors.ConfigError, match=rf"max_gen_toks is {max_gen_toks}; expected .* less than .* max_length 160"
+    ):
+        generate.check_lengths([request.Sampling(max_gen_toks=8), request.Sampling(max_gen_toks=max_gen_toks)], 160)
+
+
+def test_a_prompt_that_does_not_fit_is_an_error() -> None:
+    prompts = [np.zeros(3, np.int32), np.zeros(151, np.int32)]
+    with pytest.raises(
+        errors.RequestError, match=r"request 1: prompt of 151 tokens and max_gen_toks 10; .* max_length 160"
+    ):
+        run(prompts, [request.Sampling(max_gen_toks=10)] * 2)
+
+
+def test_a_prompt_without_a_token_is_an_error() -> None:
+    with pytest.raises(errors.RequestError, match="request 0: prompt of 0 tokens"):
+        run([np.zeros(0, np.int32)], [request.Sampling(max_gen_toks=10)])
+
+
+def test_logits_that_are_not_finite_stop_the_run_and_name_the_request() -> None:
+    broken = nnx.clone(module())
+    broken.embedding[...] = broken.embedding[...].at[77].set(jnp.nan)
+    prompts = [np.array([1, 2], np.int32), np.array([5, 77, 3], np.int32)]
+    samplings = [request.Sampling(max_gen_toks=3)] * 2
+    arguments = {"tokenizer": Numbers(), "max_length": MAX_LENGTH, "precision": "highest"}
+    with pytest.raises(errors.RequestError, match=r"request 1 \(prompt of 3 tokens\): logits that are not finite"):
+        generate.generate(
+            model.of(broken), prompts, samplings, [0, 0], options=config.EngineOptions(num_slots=2), **arguments
+        )
+    answers, figures = generate.generate(
+        model.of(broken),
+        prompts,
+        samplings,
+        [0, 0],
+        options=config.EngineOptions(num_slots=2, allow_nonfinite=True),
+        **arguments,
+    )
+    assert figures["nonfinite"] == 1
+    assert answers[0] == run(prompts[:1], samplings[:1])[0]
