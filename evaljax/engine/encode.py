@@ -1,0 +1,155 @@
+"""Requests as token ids: what the model reads, and which of its predictions are scored.
+
+context + continuation    c0 c1 c2 | t0 t1
+tokens                    c0 c1 c2   t0 t1       num_targets = 2
+input  = tokens[:-1]      c0 c1 c2   t0
+predicts                        t0   t1          the last num_targets input positions predict the targets
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from evaljax.core import errors, request
+from evaljax.engine import tokenizer as tokenizers
+
+SHOWN = 60  # characters of a request in an error
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """One sequence to score: the last `num_targets` of `tokens` (int32) are predicted, all but the last are read.
+
+    `num_truncated`: tokens cut from the left. `boundary_merge`: the tokenizer merged text across the join of context
+    and continuation, so that the targets begin before the join.
+    """
+
+    tokens: np.ndarray
+    num_targets: int
+    num_truncated: int = 0
+    boundary_merge: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """One prompt to continue (`tokens` int32), `num_truncated` tokens cut from its left."""
+
+    tokens: np.ndarray
+    num_truncated: int = 0
+
+
+def encode_loglikelihood(
+    tokenizer: tokenizers.Tokenizer, requests: Sequence[request.LoglikelihoodRequest], max_length: int
+) -> list[Encoded]:
+    """The sequences of (context, continuation) requests, in order; inputs of at most `max_length` tokens.
+
+    The rules are lm-eval's, where they are right: whitespace that ends the context belongs to the continuation; a
+    context that is empty, or only whitespace, is the prefix token; what is too long loses its left end. Where the
+    tokenizer merges across the join, the scored tokens begin before it: they always cover the whole continuation.
+    Raises RequestError for an empty continuation, and for one that is longer than `max_length`.
+    """
+    pairs = [_move_whitespace(query) for query in requests]
+    whole = tokenizer.encode_batch([context + continuation for context, continuation in pairs if context])
+    heads = tokenizer.encode_batch([context for context, _ in pairs if context])
+    alone = tokenizer.encode_batch([text for context, text in pairs if not context], add_special_tokens=False)
+    with_context, without = iter(zip(heads, whole, strict=True)), iter(alone)
+    results = []
+    for query, (context, _) in zip(requests, pairs, strict=True):
+        if context:
+            tokens, num_targets, merged = _split(tokenizer, *next(with_context))
+        else:
+            tokens, num_targets, merged = *_after_prefix(tokenizer, next(without)), False
+        if num_targets == 0:
+            raise errors.RequestError(f"{_show(query)}: the tokenizer gives the continuation no token")
+        if num_targets > max_length:
+            raise errors.RequestError(
+                f"{_show(query)}: the continuation has {num_targets} tokens, the model reads at most {max_length}"
+            )
+        cut = max(0, len(tokens) - (max_length + 1))
+        results.append(Encoded(np.asarray(tokens[cut:], np.int32), num_targets, cut, merged))
+    return results
+
+
+def encode_rolling(
+    tokenizer: tokenizers.Tokenizer, requests: Sequence[request.RollingRequest], max_length: int
+) -> list[tuple[Encoded, ...]]:
+    """The windows of each text: every token is predicted exactly once, the prefix token never; none for an empty text.
+
+    Inputs of at most `max_length` tokens. Windows overlap by the one token that conditions the next; the last one
+    reaches back as far as it can. With max_length 4 and tokens 0..9 after prefix p:
+
+        read       p 0 1 2 | 3 4 5 6 | 5 6 7 8
+        predict    0 1 2 3 | 4 5 6 7 |     8 9
+    """
+    texts = tokenizer.encode_batch([query.text for query in requests], add_special_tokens=False)
+    return [_windows(tokenizer.prefix_token_id, tokens, max_length) for tokens in texts]
+
+
+def encode_prompts(tokenizer: tokenizers.Tokenizer, contexts: Sequence[str], max_prompt_length: int) -> list[Prompt]:
+    """The prompts of generation requests, in order, cut on the left to `max_prompt_length` tokens.
+
+    An empty prompt is the prefix token.
+    """
+    if max_prompt_length < 1:
+        raise errors.ConfigError(
+            f"no room for a prompt: {max_prompt_length} tokens are left for it; lower max_gen_toks"
+        )
+    results = []
+    for tokens in tokenizer.encode_batch(contexts):
+        cut = max(0, len(tokens) - max_prompt_length)
+        results.append(Prompt(np.asarray(tokens[cut:] or [tokenizer.prefix_token_id], np.int32), cut))
+    return results
+
+
+def _move_whitespace(query: request.LoglikelihoodRequest) -> tuple[str, str]:
+    """Context and continuation, the whitespace that ends the context moved to the continuation."""
+    if query.continuation == "":
+        raise errors.RequestError(f"{_show(query)}: the continuation is empty; nothing to score")
+    context = query.context.rstrip()
+    return context, query.context[len(context) :] + query.continuation
+
+
+def _after_prefix(tokenizer: tokenizers.Tokenizer, tokens: list[int]) -> tuple[list[int], int]:
+    """Tokens to score from the beginning of a sequence: the prefix token, once, conditions them."""
+    if tokens[:1] == [tokenizer.prefix_token_id]:
+        return tokens, len(tokens) - 1
+    return [tokenizer.prefix_token_id, *tokens], len(tokens)
+
+
+def _split(tokenizer: tokenizers.Tokenizer, head: list[int], whole: list[int]) -> tuple[list[int], int, bool]:
+    """Tokens, number of targets, and whether the join was merged: the split is where `head` and `whole` part."""
+    common = _common_prefix(head, whole)
+    merged = common < len(head)
+    if merged and common == len(whole):  # the longer text has fewer tokens: its last one covers the continuation
+        common = max(0, common - 1)
+    if common == 0:
+        return [tokenizer.prefix_token_id, *whole], len(whole), merged
+    return whole, len(whole) - common, merged
+
+
+def _common_prefix(a: list[int], b: list[int]) -> int:
+    """Length of the longest common prefix."""
+    if a == b[: len(a)]:
+        return len(a)
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _windows(prefix: int, tokens: list[int], max_length: int) -> tuple[Encoded, ...]:
+    """The windows of one text."""
+    if tokens[:1] == [prefix]:  # the text brings its own BOS: context, not a prediction
+        tokens = tokens[1:]
+    sequence = np.asarray([prefix, *tokens], np.int32)
+    windows = []
+    for first in range(1, len(sequence), max_length):  # predicts sequence[first:last]
+        last = min(first + max_length, len(sequence))
+        windows.append(Encoded(sequence[max(0, last - max_length - 1) : last], last - first))
+    return tuple(windows)
+
+
+def _show(query: request.LoglikelihoodRequest) -> str:
+    """The request, shortened: the end of the context, the beginning of the continuation."""
+    context, continuation = query.context, query.continuation
+    context = context if len(context) <= SHOWN else "…" + context[-SHOWN:]
+    continuation = continuation if len(continuation) <= SHOWN else continuation[:SHOWN] + "…"
+    return f"request (context {context!r}, continuation {continuation!r})"
