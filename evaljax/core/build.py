@@ -179,7 +179,10 @@ def _checked(raw: Any, fields: Mapping[str, Check], *, what: str, place: Locate,
     for key, value in raw.items():
         name = f"{path}{key}"
         if key not in fields:
-            _fail(place(str(key)), f"unknown key {name!r} in {what}.{lookup.nearest(str(key), fields)} Known: {_known(fields)}.")
+            _fail(
+                place(str(key)),
+                f"unknown key {name!r} in {what}.{lookup.nearest(str(key), fields)} Known: {_known(fields)}.",
+            )
         if value is not None and not fields[key][1](value):
             _fail(place(str(key)), f"{name} must be {fields[key][0]}, found {_shown(value)}.")
     return {key: value for key, value in raw.items() if value is not None}
@@ -227,7 +230,9 @@ def task_config(raw: Mapping[str, Any], *, source: str, locate: Locate | None = 
         metadata=_metadata(fields.get("metadata")),
         metric_list=metric_list(fields.get("metric_list"), source=source, output_type=output_type, locate=locate),
         filter_list=filter_list(fields.get("filter_list"), source=source, locate=locate),
-        fewshot_config=fewshot_config(fields.get("fewshot_config", {}), task_fields=fields, source=source, locate=locate),
+        fewshot_config=fewshot_config(
+            fields.get("fewshot_config", {}), task_fields=fields, source=source, locate=locate
+        ),
         generation_kwargs=generation_kwargs(
             fields.get("generation_kwargs"),
             source=source,
@@ -289,9 +294,16 @@ def metric_list(
     for number, entry in enumerate(raw):
         path = f"metric_list[{number}]."
         if not isinstance(entry, Mapping) or entry.get("metric") is None:
-            _fail(place("metric_list"), f"metric_list[{number}] must be a mapping with the key `metric`, found {_shown(entry)}.")
+            _fail(
+                place("metric_list"),
+                f"metric_list[{number}] must be a mapping with the key `metric`, found {_shown(entry)}.",
+            )
         own = _checked(
-            {k: v for k, v in entry.items() if k in METRIC_FIELDS}, METRIC_FIELDS, what="metric_list", place=place, path=path
+            {k: v for k, v in entry.items() if k in METRIC_FIELDS},
+            METRIC_FIELDS,
+            what="metric_list",
+            place=place,
+            path=path,
         )
         extra = {key: value for key, value in entry.items() if key not in METRIC_FIELDS}
         for key in extra:
@@ -325,8 +337,13 @@ def filter_list(
 
 def _step(raw: Any, path: str, place: Locate) -> task.FilterStep:
     if not isinstance(raw, Mapping) or not TEXT_OR_FUNCTION[1](raw.get("function")):
-        _fail(place("filter_list"), f"{path} must be a mapping with the key `function` (a name or !function), found {_shown(raw)}.")
-    return task.FilterStep(function=raw["function"], kwargs={key: value for key, value in raw.items() if key != "function"})
+        _fail(
+            place("filter_list"),
+            f"{path} must be a mapping with the key `function` (a name or !function), found {_shown(raw)}.",
+        )
+    return task.FilterStep(
+        function=raw["function"], kwargs={key: value for key, value in raw.items() if key != "function"}
+    )
 
 
 def generation_kwargs(
@@ -347,7 +364,9 @@ def generation_kwargs(
     fields = _checked(own, GENERATION_FIELDS, what="generation_kwargs", place=place, path="generation_kwargs.")
     for key, off in GENERATION_OFF.items():
         if raw.get(key) is not None and raw[key] != off:
-            _fail(place(key), f"generation_kwargs.{key} must be {off!r} (evaljax does not have it), found {raw[key]!r}.")
+            _fail(
+                place(key), f"generation_kwargs.{key} must be {off!r} (evaljax does not have it), found {raw[key]!r}."
+            )
     merged = {key: value for key, value in raw.items() if key in fields or key in GENERATION_OFF}
     if "temperature" in merged:
         merged["temperature"] = float(merged["temperature"])

@@ -123,7 +123,11 @@ def read_entry(path: pathlib.Path) -> Entry | None:
     key = "group" if kind == "group" else "task"
     name = config.get(key)
     if not isinstance(name, str) or not name:
-        expected = "a name; for a list of tasks give the list a `group` name" if key == "task" else "one name; labels of a task go into `tag`"
+        expected = (
+            "a name; for a list of tasks give the list a `group` name"
+            if key == "task"
+            else "one name; labels of a task go into `tag`"
+        )
         raise errors.TaskError(f"{yaml_file.locate(path, key)}: {key} must be {expected}, found {name!r}.")
     return Entry(name=name, kind=kind, path=path, config=config)
 

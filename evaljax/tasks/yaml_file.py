@@ -111,7 +111,9 @@ def include_paths(raw: Mapping[str, Any], *, source: str, folder: pathlib.Path |
         path = pathlib.Path(name).expanduser()
         if not path.is_absolute():
             if folder is None:
-                raise errors.TaskError(f"{source}: include {name!r} is relative, but a task given inline lies in no folder: use an absolute path.")
+                raise errors.TaskError(
+                    f"{source}: include {name!r} is relative, but a task given inline lies in no folder: use an absolute path."
+                )
             path = folder / path
         if not path.is_file():
             near = lookup.nearest(path.name, (p.name for p in path.parent.iterdir())) if path.parent.is_dir() else ""

@@ -1,0 +1,66 @@
+"""`generation_kwargs` as a `request.Sampling`, by lm-eval's rules."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evaljax.core import build, errors, request
+
+# The first of these that is given counts.
+LENGTH_KEYS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+DEFAULT_MAX_GEN_TOKS = 256
+
+
+def sampling(
+    generation_kwargs: Mapping[str, Any], *, where: str, default_until: str = "\n\n", seed: int = 0
+) -> request.Sampling:
+    """How to generate.
+
+    `do_sample: false` is greedy whatever the temperature; without `do_sample` a temperature above 0 samples; with
+    `do_sample: true` and no temperature it is 1. `seed` holds unless the task gives its own.
+    """
+    checked = build.generation_kwargs(generation_kwargs, source=where, default_until=default_until) or {}
+    temperature = _temperature(checked, where)
+    greedy = temperature == 0.0
+    return request.Sampling(
+        until=_until(checked.get("until")),
+        max_gen_toks=next((checked[key] for key in LENGTH_KEYS if checked.get(key) is not None), DEFAULT_MAX_GEN_TOKS),
+        temperature=temperature,
+        # Cuts of the distribution do not change its largest entry; dropping them makes equal requests equal.
+        top_p=request.NUCLEUS_OFF if greedy else float(_given(checked, "top_p", request.NUCLEUS_OFF)),
+        top_k=0 if greedy else int(_given(checked, "top_k", 0)),
+        seed=int(_given(checked, "seed", seed)),
+    )
+
+
+def _given(values: Mapping[str, Any], key: str, default: Any) -> Any:
+    value = values.get(key)
+    return default if value is None else value
+
+
+def _temperature(checked: Mapping[str, Any], where: str) -> float:
+    do_sample = checked.get("do_sample")
+    if do_sample is False:
+        return 0.0
+    if do_sample is True:
+        temperature = float(_given(checked, "temperature", 1.0))
+        if temperature == 0.0:
+            raise errors.TaskError(
+                f"{where}: generation_kwargs: do_sample is true but temperature is 0: leave do_sample out for greedy decoding, "
+                "or give a temperature above 0."
+            )
+        return temperature
+    return float(_given(checked, "temperature", 0.0))
+
+
+def _until(value: Any) -> tuple[str, ...]:
+    stops = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    return tuple(stop for stop in stops if stop)
+
+
+def check_length(asked: request.Sampling, max_length: int, *, where: str) -> None:
+    """Nothing; a `ConfigError` if generation alone would fill the model's context and leave no room for a prompt."""
+    if asked.max_gen_toks >= max_length:
+        raise errors.ConfigError(
+            f"{where}: max_gen_toks is {asked.max_gen_toks}, but the model's context holds {max_length} tokens: no room is left "
+            "for the prompt. Set max_gen_toks lower (--config.gen_kwargs.max_gen_toks) or model.max_length higher."
+        )
