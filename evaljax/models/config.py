@@ -12,8 +12,8 @@ class RopeScaling:
     """How the rotary frequencies differ from theta ** (-2i / head_dim).
 
     Attributes:
-      kind: "linear" (all divided by `factor`), "llama3" (long wavelengths divided by `factor`, short ones kept, a smooth
-        step between), or "factors" (each divided by its own entry of `factors`).
+      kind: "linear" (all divided by `factor`), "llama3" (long wavelengths divided by `factor`, short ones kept, a
+        smooth step between), or "factors" (each divided by its own entry of `factors`).
       low_freq_factor, high_freq_factor: llama3's limits, as multiples of a rotation per `original_max_position` tokens.
     """
 

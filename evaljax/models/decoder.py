@@ -1,6 +1,7 @@
 """The decoder: one step for scoring, prefill and decoding, and a plain causal forward for training.
 
-Letters: B rows, T chunk tokens, S cache slots, L layers, N query heads, K kv heads, H head dim, D embed, F mlp, V vocabulary.
+Letters: B rows, T chunk tokens, S cache slots, L layers, N query heads, K kv heads, H head dim, D embed, F mlp,
+V vocabulary.
 """
 
 from collections.abc import Callable
@@ -107,8 +108,8 @@ def forward(
         return hidden, None if cache is None else (key, value)
 
     hidden, new = lax.scan(layer, hidden, (jnp.arange(config.num_layers), stacked))
-    if cache is not None:
-        cache = attention.write(cache, *new, slots)
+    if cache is not None and new is not None:
+        cache = attention.write(cache, new[0], new[1], slots)
     return _rms_norm(hidden, decoder.final_norm[...], config.norm_eps), cache
 
 
@@ -153,7 +154,7 @@ def rotary_frequencies(config: ModelConfig) -> np.ndarray:
         return frequencies / np.float32(scaling.factor)
     if scaling.kind == "factors":
         return frequencies / np.asarray(scaling.factors, np.float32)
-    # llama3: by how often a pair turns within the original context; 0 up to low_freq_factor, 1 from high_freq_factor on.
+    # llama3: how often a pair turns in the original context; up to low_freq_factor scaled, from high_freq_factor not.
     turns = scaling.original_max_position * frequencies / (2 * np.pi)
     smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     smooth = np.clip(smooth, 0.0, 1.0)
