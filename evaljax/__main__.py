@@ -1,40 +1,16 @@
-"""`evaljax COMMAND`: one table of commands."""
+"""`evaljax COMMAND`: one table of commands, none imported before it is asked for."""
 
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from evaljax.core import errors, lookup
 
-
-def _run(argv: Sequence[str]) -> int:
-    from evaljax import run
-
-    return run.main(argv)
-
-
-def _ls(argv: Sequence[str]) -> int:
-    from evaljax import inspection
-
-    return inspection.ls(argv)
-
-
-def _show(argv: Sequence[str]) -> int:
-    from evaljax import inspection
-
-    return inspection.show(argv)
-
-
-def _validate(argv: Sequence[str]) -> int:
-    from evaljax import inspection
-
-    return inspection.validate(argv)
-
-
-COMMANDS: Mapping[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "run": (_run, "evaluate: --config=RECIPE.py [--config.key=value ...]"),
-    "ls": (_ls, "list tasks, groups and tags"),
-    "show": (_show, "print a task's real prompts, continuations and token ids"),
-    "validate": (_validate, "check task files without data"),
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("evaljax.run", "evaluate: --config=RECIPE.py [--config.key=value ...]"),
+    "ls": ("evaljax.commands.ls", "list tasks, groups and tags"),
+    "show": ("evaljax.commands.show", "print a task's real prompts, continuations and token ids"),
+    "validate": ("evaljax.commands.validate", "check task files without data"),
 }
 
 
@@ -52,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"evaljax {__version__}")
         return 0
     try:
-        command, _ = lookup.find(COMMANDS, words[0], what="command")
-        return command(words[1:])
+        module, _ = lookup.find(COMMANDS, words[0], what="command")
+        return int(importlib.import_module(module).main(words[1:]))
     except errors.EvaljaxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

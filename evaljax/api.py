@@ -124,7 +124,7 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
 
 def evaluate(  # noqa: PLR0913 - lm-eval's signature
     lm: backend_lib.Backend,
-    task_dict: load.LoadedTasks,
+    task_dict: Mapping[str, Any],
     limit: float | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
     cache_requests: bool = False,
@@ -142,8 +142,9 @@ def evaluate(  # noqa: PLR0913 - lm-eval's signature
 ) -> dict[str, Any]:
     """lm-eval's result dictionary for tasks that are already loaded (`TaskManager.load`); see `simple_evaluate`."""
     _refuse_unsupported(locals())
+    loaded = load.LoadedTasks(dict(task_dict["tasks"]), dict(task_dict.get("groups", {})))
     config = config_lib.RunConfig(
-        tasks=tuple(task_dict.tasks),
+        tasks=tuple(loaded.tasks),
         limit=limit,
         bootstrap_iters=bootstrap_iters,
         log_samples=log_samples,
@@ -152,8 +153,8 @@ def evaluate(  # noqa: PLR0913 - lm-eval's signature
         fewshot_as_multiturn=fewshot_as_multiturn,
         seed=seed,
     )
-    evaluation.check_tasks(task_dict, config)
-    outcome = evaluation.evaluate(config, _checked(lm), loaded=task_dict, samples=samples)
+    evaluation.check_tasks(loaded, config)
+    outcome = evaluation.evaluate(config, _checked(lm), loaded=loaded, samples=samples)
     return results_json.results_dict(outcome, samples=log_samples)
 
 

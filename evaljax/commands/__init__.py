@@ -1,0 +1,1 @@
+"""The commands of `evaljax`, one module each with a `main(argv)`; `run` is `evaljax/run.py`."""

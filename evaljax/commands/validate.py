@@ -1,0 +1,24 @@
+"""`evaljax validate`: what is wrong with task files, found without data."""
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+
+from evaljax.scoring import aggregate, filters, metrics
+from evaljax.tasks import validate
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints what is wrong with task files, without data; the exit code is 1 if anything is."""
+    parser = argparse.ArgumentParser(prog="evaljax validate", description="Check task files without data.")
+    parser.add_argument("path", nargs="+", type=pathlib.Path, help="a YAML file or a folder of them")
+    options = parser.parse_args(list(argv))
+    findings = [
+        finding
+        for path in options.path
+        for finding in validate.validate_tree(path, metrics=metrics.METRICS, filters=filters.FILTERS, aggregations=aggregate.AGGREGATIONS)
+    ]
+    for finding in findings:
+        print(finding)
+    print(f"{len(findings)} findings" if findings else "no findings")
+    return 1 if findings else 0
