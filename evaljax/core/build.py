@@ -1,8 +1,8 @@
 """Checked records from plain mappings: what a YAML file says becomes a `task.TaskConfig` or a `task.GroupConfig`.
 
-Nothing is read or imported here. An unknown key, a wrong type or a value that cannot be meant is a `TaskError` that names
-the place, the key, what was expected and the nearest known key. `locate(key)` gives the place (file and line) where the
-caller knows it; without it the place is `source`.
+Nothing is read or imported here. An unknown key, a wrong type or a value that cannot be meant is a `TaskError` that
+names the place, the key, what was expected and the nearest known key. `locate(key)` gives the place (file and line)
+where the caller knows it; without it the place is `source`.
 """
 
 import difflib
@@ -141,7 +141,7 @@ GENERATION_FIELDS: Mapping[str, Check] = {
     "max_tokens": POSITIVE,
     "max_completion_tokens": POSITIVE,
 }
-# Decoding options that evaljax does not have: the value that switches each of them off is welcome, any other is refused.
+# Decoding options that evaljax does not have: the value that switches one off is welcome, any other is refused.
 GENERATION_OFF: Mapping[str, Any] = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -272,15 +272,7 @@ def fewshot_config(
     return task.FewshotConfig(**merged)
 
 
-_INHERITED = (
-    "process_docs",
-    "doc_to_text",
-    "doc_to_choice",
-    "doc_to_target",
-    "gen_prefix",
-    "fewshot_delimiter",
-    "target_delimiter",
-)
+_INHERITED = tuple(key for key in FEWSHOT_FIELDS if key in TASK_FIELDS)
 
 
 def metric_list(

@@ -140,7 +140,7 @@ def _custom(config: task.TaskConfig, kwargs: Mapping[str, Any]) -> Mapping[str, 
         raise errors.DataError(f"task {config.task!r}: custom_dataset failed: {error!r}.") from error
     if not isinstance(loaded, Mapping):
         raise errors.DataError(
-            f"task {config.task!r}: custom_dataset must return a mapping of split to documents, found {type(loaded).__name__}."
+            f"task {config.task!r}: custom_dataset must return documents by split, found {type(loaded).__name__}."
         )
     return loaded
 

@@ -4,8 +4,8 @@ The draw of document i is a function of (pool, seed, i) alone: it is the one tha
 that neither a limit nor a selection of documents changes a prompt. One `random.Random(seed)` serves a task and advances
 document by document, as in lm-eval.
 
-A document never stands in front of itself. Where lm-eval takes care of that (`exclude`), its draw is kept exactly; where
-it does not, a draw that holds the document has just that place filled anew, from a generator of its own.
+A document never stands in front of itself. Where lm-eval takes care of that (`exclude`), its draw is kept exactly;
+where it does not, a draw that holds the document has just that place filled anew, from a generator of its own.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Pool:
 
     Attributes:
       exclude: lm-eval looks for the evaluated document in this pool (its rule: fewshot split == test_split).
-      same_split: the pool's rows are the evaluated split's; where both have one length, place i of both is one document.
+      same_split: the pool's rows are the evaluated split's; if both are as long, place i of both is one document.
     """
 
     docs: Sequence[Doc]
@@ -110,8 +110,9 @@ def _without_self(
             # Another split repeats the document and is too small to do without the copy (five fixed examples, say): the
             # data are contaminated, but the draw is not of the evaluated document.
             return places
+        found = len(kept) + len(others)
         raise errors.TaskError(
-            f"{where}: {num} few-shot examples are asked for, but the pool has only {len(kept) + len(others)} besides the document itself."
+            f"{where}: {num} few-shot examples are asked for, but the pool has only {found} besides the document."
         )
     fresh = iter(rng.sample(others, missing))
     if len(places) < num:

@@ -1,8 +1,8 @@
 """The fields that turn a document into text, a target or choices: column, template, literal or function.
 
 lm-eval's rules. A column name is a column of the evaluated documents, also where the document is a few-shot example.
-A rendered target that is all digits is a choice index where the task has choices; one in brackets is a Python list if it
-can be read as one.
+A rendered target that is all digits is a choice index where the task has choices; one in brackets is a Python list if
+it can be read as one.
 """
 
 import ast
@@ -114,7 +114,7 @@ def index(digits: str, *, where: str) -> int:
 
 
 def check_column(field: task.Template, columns: Collection[str], *, where: str) -> None:
-    """Nothing; a `TaskError` if the field is a bare word that looks like a misspelt column, and would be taken literally."""
+    """Nothing; a `TaskError` if the field is a bare word that looks like a misspelt column."""
     if isinstance(field, str) and field.isidentifier() and field not in columns:
         close = difflib.get_close_matches(field, list(columns), n=1, cutoff=0.75)
         if close:

@@ -59,15 +59,16 @@ class TaskIndex:
             if _mentions(path, name):
                 raise errors.TaskError(f"task {name!r} is in a file that cannot be used: {message}")
         raise errors.TaskError(
-            f"unknown task {name!r}.{lookup.nearest(name, self.entries)} {len(self.entries)} tasks, groups and tags are known."
+            f"unknown task {name!r}.{lookup.nearest(name, self.entries)} "
+            f"{len(self.entries)} tasks, groups and tags are known."
         )
 
 
 def build_index(roots: Sequence[pathlib.Path | str], *, strict: bool = False) -> TaskIndex:
     """The index of all YAML files under `roots`; a later root's name replaces an earlier root's.
 
-    With `strict`, a file that cannot be read or meant and a name given twice inside one root are errors at once; without
-    it they wait until somebody asks for that name.
+    With `strict`, a file that cannot be read or meant and a name given twice inside one root are errors at once;
+    without it they wait until somebody asks for that name.
     """
     entries: dict[str, Entry] = {}
     broken: dict[pathlib.Path, str] = {}
@@ -149,7 +150,7 @@ def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _with_tags(here: dict[str, Entry], earlier: Mapping[str, Entry]) -> dict[str, Entry]:
-    # A task or group keeps its name when a tag is called the same. A root that adds tasks to an earlier root's tag extends it.
+    # A task or group keeps its name when a tag is called the same. A root can add tasks to an earlier root's tag.
     members: dict[str, list[str]] = {}
     for name, entry in here.items():
         if entry.kind in ("task", "class"):

@@ -4,9 +4,8 @@ Each field of a document is rendered once, and so is each few-shot example of th
 """
 
 import copy
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evaljax.core import errors, instance, task
@@ -62,7 +61,8 @@ def _selected(total: int, limit: float | None, samples: Sequence[int] | None, wh
         wrong = [i for i in samples if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < total]
         if wrong or not samples:
             raise errors.ConfigError(
-                f"{where}: samples must be one or more places from 0 to {total - 1}, found {wrong[0] if wrong else list(samples)!r}."
+                f"{where}: samples must be one or more places from 0 to {total - 1}, "
+                f"found {wrong[0] if wrong else list(samples)!r}."
             )
         return sorted(set(samples))
     if limit is None:
@@ -115,7 +115,8 @@ def _pool(loaded: load.Task) -> fewshot.Pool:
         wrong = [i for i in own.fewshot_indices if i >= len(rows)]
         if wrong:
             raise errors.TaskError(
-                f"task {config.task!r}: fewshot_config.fewshot_indices: there is no row {wrong[0]}; the pool has {len(rows)}."
+                f"task {config.task!r}: fewshot_config.fewshot_indices: there is no row {wrong[0]}; "
+                f"the pool has {len(rows)}."
             )
         rows = [rows[i] for i in own.fewshot_indices]
     # lm-eval compares the two names, and None with None is a match.
@@ -172,7 +173,7 @@ class _Builder:
             where=self._where("doc_to_target", doc_id),
         )
 
-    def shot(self, doc: Doc, place: int) -> list[prompt.Message]:
+    def shot(self, doc: Mapping[str, Any], place: int) -> list[prompt.Message]:
         """The messages of one example of the pool: its question and its answer."""
         own, config = self.config.fewshot_config, self.config
         kind = "few-shot document"
@@ -311,7 +312,7 @@ class _Builder:
                 )
             elif not 0 <= label < len(choices):
                 raise errors.TaskError(
-                    f"{where}: the gold label is {label}, but there are {len(choices)} choices (0 to {len(choices) - 1})."
+                    f"{where}: the gold label is {label}, but the {len(choices)} choices are 0 to {len(choices) - 1}."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Where the tasks and recipes that ship with evaljax lie: inside the installed package, or at the root of a checkout."""
+"""Where the tasks and recipes that ship with evaljax lie: inside the package, or at the root of a checkout."""
 
 import pathlib
 

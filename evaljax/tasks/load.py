@@ -237,7 +237,7 @@ def _entries(spec: str | Raw, manager: "managers.TaskManager") -> list[tuple[ind
         return [(_from_file(file), {}) for file in _files(spec, path)]
     if path.is_dir():
         files = [(file, index.read_entry(file.resolve())) for file in sorted(path.glob("*.yaml"))]
-        found = [(entry, {}) for _, entry in files if entry is not None]
+        found: list[tuple[index.Entry, Raw]] = [(entry, {}) for _, entry in files if entry is not None]
         if not found:
             raise errors.TaskError(f"the folder {path} holds no task file (*.yaml).")
         return found

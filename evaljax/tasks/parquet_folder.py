@@ -9,6 +9,7 @@ README.md of such a folder starts with YAML between two `---` lines:
         path: "main/test-*.parquet"
 """
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -19,7 +20,7 @@ import yaml
 
 from evaljax.core import errors, lookup
 
-# Column types that arrow itself turns into plain Python values; any other (an image, say) needs `datasets` to decode it.
+# Column types that arrow turns into plain Python values; any other (an image, say) needs `datasets` to decode it.
 _PLAIN_TYPES = {"Value", "ClassLabel", "List", "LargeList", "Sequence", "Translation", "TranslationVariableLanguages"}
 
 
@@ -39,10 +40,13 @@ def split_files(folder: pathlib.Path, config_name: str | None, split: str, *, wh
     return files if all(file.suffix == ".parquet" for file in files) else None
 
 
-def _configs(folder: pathlib.Path) -> dict[str, Mapping[str, Any]]:
+def _configs(folder: pathlib.Path) -> Mapping[str, Mapping[str, Any]]:
     readme = folder / "README.md"
-    if not readme.is_file():
-        return {}
+    return _read_configs(readme, readme.stat().st_mtime_ns) if readme.is_file() else {}
+
+
+@functools.lru_cache(maxsize=256)
+def _read_configs(readme: pathlib.Path, mtime_ns: int) -> Mapping[str, Mapping[str, Any]]:
     text = readme.read_text(encoding="utf-8")
     if not text.startswith("---\n"):
         return {}
@@ -99,7 +103,8 @@ def _table(files: Sequence[pathlib.Path]) -> Any:
     import pyarrow.parquet
 
     try:
-        return pyarrow.concat_tables([pyarrow.parquet.read_table(file) for file in files])
+        # Not `read_table`: it imports pandas, which takes seconds.
+        return pyarrow.concat_tables([pyarrow.parquet.ParquetFile(file).read() for file in files])
     except (OSError, pyarrow.ArrowException) as error:
         raise errors.DataError(f"{', '.join(map(str, files))}: cannot be read as parquet: {error}") from error
 

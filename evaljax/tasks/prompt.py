@@ -22,7 +22,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class ChatFormat:
-    """How a prompt becomes chat: `apply(messages, add_generation_prompt)`, and whether examples are turns of their own."""
+    """How a prompt becomes chat: `apply(messages, add_generation_prompt)`; whether examples are turns of their own."""
 
     apply: Callable[[list[dict[str, str]], bool], str]
     multiturn: bool

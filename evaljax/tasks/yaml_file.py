@@ -112,7 +112,8 @@ def include_paths(raw: Mapping[str, Any], *, source: str, folder: pathlib.Path |
         if not path.is_absolute():
             if folder is None:
                 raise errors.TaskError(
-                    f"{source}: include {name!r} is relative, but a task given inline lies in no folder: use an absolute path."
+                    f"{source}: include {name!r} is relative, but a task given inline lies in no folder: "
+                    "use an absolute path."
                 )
             path = folder / path
         if not path.is_file():
@@ -123,7 +124,7 @@ def include_paths(raw: Mapping[str, Any], *, source: str, folder: pathlib.Path |
 
 
 def locate(path: pathlib.Path | str, key: str) -> str:
-    """`file:line` of `key` in a task file or in the files that it includes; the file alone where the key is not found."""
+    """`file:line` of `key` in a task file or in the files that it includes; the file alone where there is none."""
     start = resolved(path)
     for file in _family(start, ()):
         line = _line(file, key)
