@@ -61,8 +61,8 @@ def check_ids(sequences: Sequence[np.ndarray], owners: Sequence[request.Request]
     for tokens, owner in zip(sequences, owners, strict=True):
         if len(tokens) and int(tokens.max()) >= vocab_size:
             raise errors.RequestError(
-                f"{describe(owner)}: token id {int(tokens.max())}, but the model's vocabulary has {vocab_size} entries; the "
-                "tokenizer and the model do not belong together"
+                f"{describe(owner)}: token id {int(tokens.max())}, but the model's vocabulary has {vocab_size} "
+                "entries; the tokenizer and the model do not belong together"
             )
 
 
@@ -77,12 +77,49 @@ def encode_prompts(
     for max_gen_toks, group in places.items():
         if not 1 <= max_gen_toks < limit:
             raise errors.ConfigError(
-                f"generation_kwargs: max_gen_toks is {max_gen_toks}; expected 1 to {limit - 1}: model.max_length {limit} "
-                "holds the prompt too"
+                f"generation_kwargs: max_gen_toks is {max_gen_toks}; expected 1 to {limit - 1}: model.max_length "
+                f"{limit} holds the prompt too"
             )
         encoded = encode.encode_prompts(words, [requests[place].context for place in group], limit - max_gen_toks)
         prompts.update(zip(group, encoded, strict=True))
     return [prompts[place] for place in range(len(requests))]
+
+
+def loglikelihood_responses(
+    encoded: Sequence[encode.Encoded], scores: Sequence[tuple[float, bool]]
+) -> list[request.LoglikelihoodResponse]:
+    """The answers to (context, continuation) requests, from (log-probability, greedy) of each sequence."""
+    return [
+        request.LoglikelihoodResponse(
+            logprob=logprob,
+            is_greedy=greedy,
+            num_tokens=sequence.num_targets,
+            num_truncated=sequence.num_truncated,
+            boundary_merge=sequence.boundary_merge,
+        )
+        for sequence, (logprob, greedy) in zip(encoded, scores, strict=True)
+    ]
+
+
+def flatten(
+    texts: Sequence[Sequence[encode.Encoded]], requests: Sequence[request.RollingRequest]
+) -> tuple[list[encode.Encoded], list[request.RollingRequest]]:
+    """All windows of all texts in one list, and beside each the request that it belongs to."""
+    windows = [window for text in texts for window in text]
+    return windows, [asked for asked, text in zip(requests, texts, strict=True) for _ in text]
+
+
+def rolling_responses(
+    texts: Sequence[Sequence[encode.Encoded]], scores: Sequence[tuple[float, bool]]
+) -> list[request.RollingResponse]:
+    """The answers to rolling requests, from the scores of their windows in `flatten`'s order."""
+    logprobs = iter(logprob for logprob, _ in scores)
+    return [
+        request.RollingResponse(
+            logprob=sum((next(logprobs) for _ in text), 0.0), num_tokens=sum(window.num_targets for window in text)
+        )
+        for text in texts
+    ]
 
 
 def describe(asked: request.Request) -> str:

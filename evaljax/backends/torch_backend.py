@@ -64,30 +64,13 @@ class TorchBackend:
     def loglikelihood(self, requests: Sequence[request.LoglikelihoodRequest]) -> list[request.LoglikelihoodResponse]:
         """log P(continuation | context) of each request."""
         encoded = encode.encode_loglikelihood(self.tokenizer, requests, self.max_length)
-        scores = self._score(encoded, requests, "loglikelihood")
-        return [
-            request.LoglikelihoodResponse(
-                logprob=logprob,
-                is_greedy=greedy,
-                num_tokens=sequence.num_targets,
-                num_truncated=sequence.num_truncated,
-                boundary_merge=sequence.boundary_merge,
-            )
-            for (logprob, greedy), sequence in zip(scores, encoded, strict=True)
-        ]
+        return opening.loglikelihood_responses(encoded, self._score(encoded, requests, "loglikelihood"))
 
     def loglikelihood_rolling(self, requests: Sequence[request.RollingRequest]) -> list[request.RollingResponse]:
         """log P(text) of each request, over its windows."""
         texts = encode.encode_rolling(self.tokenizer, requests, self.max_length)
-        owners = [asked for asked, windows in zip(requests, texts, strict=True) for _ in windows]
-        flat = [window for windows in texts for window in windows]
-        scores = iter(self._score(flat, owners, "loglikelihood_rolling"))
-        return [
-            request.RollingResponse(
-                logprob=sum((next(scores)[0] for _ in windows), 0.0), num_tokens=sum(w.num_targets for w in windows)
-            )
-            for windows in texts
-        ]
+        windows, owners = opening.flatten(texts, requests)
+        return opening.rolling_responses(texts, self._score(windows, owners, "loglikelihood_rolling"))
 
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
         """One generated text for each request; sampled ones draw from their own seed, whatever the batch."""
@@ -182,7 +165,7 @@ def _own_length(hf_config: Any, source: str) -> int:
 
 
 def _read_model(spec: config.ModelSpec, source: str) -> Any:
-    """The model in evaluation mode, on the GPU if torch has one; its own generation settings (penalties) are dropped."""
+    """The model in evaluation mode, on the GPU if torch has one; its own generation settings (penalties) dropped."""
     import torch
     import transformers
 
@@ -215,8 +198,8 @@ def _num_parameters(model: Any, hf_config: Any) -> int:
 def _score_batch(model: Any, encoded: Sequence[encode.Encoded]) -> list[tuple[float, bool]]:
     """(log-probability, greedy) of each sequence.
 
-    Rows are padded on the right, where a causal model cannot see the padding: no mask, and positions count from 0. Logits
-    are computed from the first column on that any row's targets need, and only targets become float32:
+    Rows are padded on the right, where a causal model cannot see the padding: no mask, and positions count from 0.
+    Logits are computed from the first column on that any row's targets need, and only targets become float32:
 
         tokens    c0 c1 c2 t0 t1      num_targets = 2
         inputs    c0 c1 c2 t0 .       the last input position, len(tokens) - 2, predicts t1
