@@ -61,6 +61,6 @@ def check_length(asked: request.Sampling, max_length: int, *, where: str) -> Non
     """Nothing; a `ConfigError` if generation alone would fill the model's context and leave no room for a prompt."""
     if asked.max_gen_toks >= max_length:
         raise errors.ConfigError(
-            f"{where}: max_gen_toks is {asked.max_gen_toks}, but the model's context holds {max_length} tokens: no room "
-            "is left for the prompt. Set max_gen_toks lower (--config.gen_kwargs.max_gen_toks) or model.max_length higher."
+            f"{where}: max_gen_toks is {asked.max_gen_toks}, but the model holds {max_length} tokens: no room "
+            "is left for the prompt. Set gen_kwargs.max_gen_toks lower or model.max_length higher."
         )

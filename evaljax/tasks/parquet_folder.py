@@ -118,6 +118,16 @@ def _plain(schema: Any) -> bool:
     return raw is None or _types(json.loads(raw).get("info", {}).get("features")) <= _PLAIN_TYPES
 
 
+def is_plain_dataset(dataset: Any) -> bool:
+    """Whether `dataset` is a `datasets.Dataset` whose rows are plain Python values without decoding or formatting."""
+    import datasets
+
+    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] is not None:
+        return False
+    columns_kept = set(dataset.format["columns"]) == set(dataset.column_names)
+    return columns_kept and _types(dataset.features.to_dict()) <= _PLAIN_TYPES
+
+
 def _types(features: Any) -> set[str]:
     if isinstance(features, Mapping):
         own = {features["_type"]} if isinstance(features.get("_type"), str) else set()

@@ -1,0 +1,282 @@
+"""What is wrong, or unwise, in task files: found without data and without running their code.
+
+Errors are what would stop a run. Advice is what lm-eval does faithfully and its authors hardly meant: whitespace
+written twice or not at all, a stop string that cuts numbers, a pattern that loses a character.
+"""
+
+import ast
+import dataclasses
+import importlib.util
+import pathlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jinja2
+import yaml
+
+from evaljax.core import build, errors, lookup, task
+from evaljax.tasks import generation, index, library, template, yaml_file
+
+# A greedy quantifier, then a look-ahead for one character of any kind, at the end of a pattern.
+_LOSES_LAST = re.compile(r"[*+}]\)*\(\?=\.\)$")
+_TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing to mend. `line` is None where it concerns no line; `advice` is not an error."""
+
+    file: str
+    line: int | None
+    key: str
+    message: str
+    advice: bool = False
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {'advice' if self.advice else 'error'}: {self.message}"
+
+
+def validate_tree(
+    path: pathlib.Path | str,
+    *,
+    metrics: Collection[str] | None = None,
+    filters: Collection[str] | None = None,
+    aggregations: Collection[str] | None = None,
+) -> list[Finding]:
+    """The findings of one task file or of all under a folder, by file; names are checked where the known ones are given.
+
+    Members of groups may also be tasks that ship with evaljax.
+    """
+    root = pathlib.Path(path).expanduser().resolve()
+    if root.is_file():
+        files, duplicates = [root], ()
+    else:
+        files, duplicates = list(index.yaml_paths(root)), index.build_index([root]).duplicates
+    known = set(index.build_index([library.library_root()]).entries)
+    if root.is_dir():
+        known |= set(index.build_index([root]).entries)
+    findings = [
+        Finding(
+            file=str(second), line=_line(second, "task"), key="task", message=f"{name!r} is already defined in {first}."
+        )
+        for name, first, second in duplicates
+    ]
+    names = _Names(metrics=metrics, filters=filters, aggregations=aggregations, members=known)
+    for file in files:
+        findings += _file_findings(file, names)
+    return sorted(set(findings), key=lambda finding: (finding.file, finding.line or 0, finding.message))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Names:
+    metrics: Collection[str] | None
+    filters: Collection[str] | None
+    aggregations: Collection[str] | None
+    members: Collection[str]
+
+
+def _file_findings(file: pathlib.Path, names: _Names) -> Iterator[Finding]:
+    try:
+        yield from _repeated_keys(file)
+        entry = index.read_entry(file)
+    except errors.TaskError as error:
+        yield _from_error(error, file, "include" if "include" in str(error) else "")
+        return
+    if entry is None or entry.kind == "class":
+        return
+    config = _checked(file, entry)
+    if isinstance(config, Finding):
+        yield config
+        return
+    for key, message, advice in _messages(entry.config, config, names):
+        yield Finding(file=str(file), line=_line(file, key), key=key, message=message, advice=advice)
+
+
+def _checked(file: pathlib.Path, entry: index.Entry) -> task.TaskConfig | task.GroupConfig | Finding:
+    asked: list[str] = []
+
+    def locate(key: str) -> str:
+        asked.append(key)
+        return yaml_file.locate(file, key)
+
+    try:
+        if entry.kind == "task":
+            return build.task_config(entry.config, source=str(file), locate=locate)
+        fields = {key: value for key, value in entry.config.items() if key in build.GROUP_FIELDS}
+        return build.group_config(fields, source=str(file), locate=locate)
+    except errors.TaskError as error:
+        return _from_error(error, file, asked[-1] if asked else "")
+
+
+def _from_error(error: errors.TaskError, file: pathlib.Path, key: str) -> Finding:
+    found = re.match(r"(?P<file>.+?\.?\w*):(?P<line>\d+): (?P<message>.*)", str(error), re.DOTALL)
+    if found:
+        return Finding(file=found["file"], line=int(found["line"]), key=key, message=found["message"])
+    return Finding(file=str(file), line=_line(file, key), key=key, message=str(error).removeprefix(f"{file}: "))
+
+
+def _line(file: pathlib.Path, key: str) -> int | None:
+    place, _, line = yaml_file.locate(file, key).rpartition(":")
+    return int(line) if line.isdigit() and place == str(file) else None
+
+
+def _repeated_keys(file: pathlib.Path) -> Iterator[Finding]:
+    try:
+        root = yaml.compose(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return  # told by whoever reads the file next
+    seen: set[str] = set()
+    for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():
+        if name.value in seen:
+            line = name.start_mark.line + 1
+            message = f"the key {name.value!r} stands there twice; only the last one counts."
+            yield Finding(file=str(file), line=line, key=name.value, message=message)
+        seen.add(name.value)
+
+
+Message = tuple[str, str, bool]  # key, what is wrong, whether it is only advice
+
+
+def _messages(raw: Mapping[str, Any], config: Any, names: _Names) -> Iterator[Message]:
+    for ref in _references(raw):
+        yield from _reference_messages(ref)
+    if isinstance(config, task.GroupConfig):
+        yield from _member_messages(raw, names)
+        return
+    yield from _template_messages(config)
+    yield from _name_messages(config, names)
+    yield from _generation_messages(config)
+    yield from _whitespace_advice(config)
+    yield from _pattern_advice(config)
+
+
+def _references(value: Any) -> Iterator[task.FunctionRef]:
+    if isinstance(value, task.FunctionRef):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)
+
+
+def _reference_messages(ref: task.FunctionRef) -> Iterator[Message]:
+    module, _, name = ref.name.rpartition(".")
+    file = pathlib.Path(ref.folder, module.replace(".", "/") + ".py")
+    if not file.is_file():
+        if importlib.util.find_spec(module.split(".")[0]) is None:
+            yield ref.name, f"!function {ref.name}: there is no file {file} and no module {module!r}.", False
+        return
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        yield ref.name, f"!function {ref.name}: {file}:{error.lineno}: {error.msg}.", False
+        return
+    defined = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    if name not in defined and "*" not in defined:
+        yield ref.name, f"!function {ref.name}: {file} has no {name!r}.{lookup.nearest(name, defined)}", False
+
+
+def _member_messages(raw: Mapping[str, Any], names: _Names) -> Iterator[Message]:
+    members = raw.get("task")
+    if not members:
+        yield "group", "the group has no members: give it a list under `task`.", False
+    for number, member in enumerate(members if isinstance(members, list) else [members] if members else []):
+        if isinstance(member, str):
+            if member not in names.members:
+                yield "task", f"task[{number}]: unknown task {member!r}.{lookup.nearest(member, names.members)}", False
+        elif not isinstance(member, Mapping) or not isinstance(member.get("group", member.get("task")), str):
+            yield "task", f"task[{number}] must be a name or a mapping with a name under `task` or `group`.", False
+    known = [*build.TASK_FIELDS, *build.GROUP_FIELDS]
+    for key in raw:
+        if key not in known:
+            yield key, f"unknown key {key!r} in group.{lookup.nearest(key, known)}", False
+
+
+def _template_messages(config: task.TaskConfig) -> Iterator[Message]:
+    for owner in (config, config.fewshot_config):
+        for key in _TEMPLATES:
+            value = getattr(owner, key, None)
+            if isinstance(value, str):
+                try:
+                    template.compiled(value)
+                except jinja2.TemplateSyntaxError as error:
+                    yield key, f"{key}: the template cannot be read: {error.message} (its line {error.lineno}).", False
+
+
+def _name_messages(config: task.TaskConfig, names: _Names) -> Iterator[Message]:
+    for metric in config.metric_list:
+        # A task that computes its own results may call them whatever it likes.
+        free = config.process_results is not None or metric.hf_evaluate
+        if not free:
+            yield from _unknown("metric_list", "metric", metric.metric, names.metrics)
+        yield from _unknown("metric_list", "aggregation", metric.aggregation, names.aggregations)
+    for pipeline in config.filter_list:
+        for step in pipeline.steps:
+            yield from _unknown("filter_list", "filter", step.function, names.filters)
+
+
+def _unknown(key: str, what: str, name: Any, known: Collection[str] | None) -> Iterator[Message]:
+    if isinstance(name, str) and known is not None and name not in known:
+        yield key, f"unknown {what} {name!r}.{lookup.nearest(name, known)} Known: {lookup.listing(known)}.", False
+
+
+def _generation_messages(config: task.TaskConfig) -> Iterator[Message]:
+    if config.output_type != "generate_until":
+        return
+    try:
+        sampling = generation.sampling(config.generation_kwargs or {}, where=config.source)
+    except errors.TaskError as error:
+        yield "generation_kwargs", str(error).removeprefix(f"{config.source}: "), False
+        return
+    for stop in sampling.until:
+        if stop in (".", ","):
+            yield "until", f"the stop string {stop!r} may cut numbers: 12.25 becomes 12.", True
+
+
+def _whitespace_advice(config: task.TaskConfig) -> Iterator[Message]:
+    text, gap, description = config.doc_to_text, config.target_delimiter, config.description
+    if (
+        isinstance(text, str)
+        and text[-1:].isspace()
+        and gap[:1].isspace()
+        and config.output_type != "loglikelihood_rolling"
+    ):
+        yield (
+            "doc_to_text",
+            f"doc_to_text ends in {text[-1]!r} and target_delimiter {gap!r} follows: the whitespace is written twice. "
+            'Set target_delimiter: "" or drop the end of the text.',
+            True,
+        )
+    choices = config.doc_to_choice
+    if (
+        isinstance(choices, list)
+        and gap[-1:].isspace()
+        and any(isinstance(c, str) and c[:1].isspace() for c in choices)
+    ):
+        yield "doc_to_choice", f"a choice begins with whitespace and target_delimiter {gap!r} stands before it.", True
+    if isinstance(description, str) and description and not description[-1].isspace() and description[-1] != "}":
+        yield (
+            "description",
+            f"description ends in {description[-1]!r}, and nothing separates it from what follows: end it with a newline.",
+            True,
+        )
+
+
+def _pattern_advice(config: task.TaskConfig) -> Iterator[Message]:
+    for pipeline in config.filter_list:
+        for step in pipeline.steps:
+            pattern = step.kwargs.get("regex_pattern")
+            if isinstance(pattern, str) and _LOSES_LAST.search(pattern):
+                message = (
+                    f"regex_pattern {pattern!r} loses the last character: the look-ahead keeps it out of the match."
+                )
+                yield "regex_pattern", message, True
