@@ -45,23 +45,17 @@ def validate_tree(
     filters: Collection[str] | None = None,
     aggregations: Collection[str] | None = None,
 ) -> list[Finding]:
-    """The findings of one task file or of all under a folder, by file; names are checked where the known ones are given.
+    """The findings of one task file or of all under a folder, by file.
 
-    Members of groups may also be tasks that ship with evaljax.
+    Names of metrics, filters and aggregations are checked where the known ones are given. Members of groups may
+    also be tasks that ship with evaljax.
     """
     root = pathlib.Path(path).expanduser().resolve()
-    if root.is_file():
-        files, duplicates = [root], ()
-    else:
-        files, duplicates = list(index.yaml_paths(root)), index.build_index([root]).duplicates
-    known = set(index.build_index([library.library_root()]).entries)
-    if root.is_dir():
-        known |= set(index.build_index([root]).entries)
+    files = [root] if root.is_file() else list(index.yaml_paths(root))
+    own = index.build_index([root]) if root.is_dir() else index.TaskIndex(entries={})
+    known = {*index.build_index([library.library_root()]).entries, *own.entries}
     findings = [
-        Finding(
-            file=str(second), line=_line(second, "task"), key="task", message=f"{name!r} is already defined in {first}."
-        )
-        for name, first, second in duplicates
+        _found(second, "task", f"{name!r} is already defined in {first}.") for name, first, second in own.duplicates
     ]
     names = _Names(metrics=metrics, filters=filters, aggregations=aggregations, members=known)
     for file in files:
@@ -91,7 +85,7 @@ def _file_findings(file: pathlib.Path, names: _Names) -> Iterator[Finding]:
         yield config
         return
     for key, message, advice in _messages(entry.config, config, names):
-        yield Finding(file=str(file), line=_line(file, key), key=key, message=message, advice=advice)
+        yield _found(file, key, message, advice=advice)
 
 
 def _checked(file: pathlib.Path, entry: index.Entry) -> task.TaskConfig | task.GroupConfig | Finding:
@@ -114,12 +108,15 @@ def _from_error(error: errors.TaskError, file: pathlib.Path, key: str) -> Findin
     found = re.match(r"(?P<file>.+?\.?\w*):(?P<line>\d+): (?P<message>.*)", str(error), re.DOTALL)
     if found:
         return Finding(file=found["file"], line=int(found["line"]), key=key, message=found["message"])
-    return Finding(file=str(file), line=_line(file, key), key=key, message=str(error).removeprefix(f"{file}: "))
+    return _found(file, key, str(error).removeprefix(f"{file}: "))
 
 
-def _line(file: pathlib.Path, key: str) -> int | None:
+def _found(file: pathlib.Path, key: str, message: str, *, advice: bool = False) -> Finding:
+    # What an included file says is told of that file, and once however many files include it.
     place, _, line = yaml_file.locate(file, key).rpartition(":")
-    return int(line) if line.isdigit() and place == str(file) else None
+    if line.isdigit():
+        return Finding(file=place, line=int(line), key=key, message=message, advice=advice)
+    return Finding(file=str(file), line=None, key=key, message=message, advice=advice)
 
 
 def _repeated_keys(file: pathlib.Path) -> Iterator[Finding]:
@@ -266,7 +263,7 @@ def _whitespace_advice(config: task.TaskConfig) -> Iterator[Message]:
     if isinstance(description, str) and description and not description[-1].isspace() and description[-1] != "}":
         yield (
             "description",
-            f"description ends in {description[-1]!r}, and nothing separates it from what follows: end it with a newline.",
+            f"description ends in {description[-1]!r}, and nothing separates it from what follows: add a newline.",
             True,
         )
 
