@@ -18,7 +18,7 @@ class NonFiniteError(errors.RequestError):
             f"request {index}: its log-probability is {value}; the weights or the arithmetic (dtype) overflow. "
             "engine.allow_nonfinite=True counts such requests instead of stopping"
         )
-        self.index = index
+        self.index, self.value = index, value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,14 +96,6 @@ def test_a_missing_or_broken_tokenizer_is_a_checkpoint_error(tmp_path: pathlib.P
 
 def test_a_chat_template_makes_one_prompt_of_messages() -> None:
     backend = tiny_tokenizer.backend()
-    backend.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[bot]{% endif %}"
-    tok = tokenizer.wrap(backend)
-    assert tok.apply_chat_template(MESSAGES) == "[system]Be brief.\n[user]Hi\n[bot]"
-    assert tok.apply_chat_template(MESSAGES, add_generation_prompt=False) == "[system]Be brief.\n[user]Hi"
-
-
-def test_a_template_that_refuses_system_messages_gets_the_others() -> None:
-    backend = tiny_tokenizer.backend()
     turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
     backend.chat_template = turns + "{% if add_generation_prompt %}[bot]{% endif %}"
     tok = tokenizer.wrap(backend)
