@@ -1,0 +1,98 @@
+"""Groups: one score from the scores of many tasks."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from evaljax.core import errors, lookup, result, task
+
+
+def roll_up(
+    groups: Mapping[str, task.GroupConfig], results: Mapping[str, result.TaskResult]
+) -> dict[str, result.GroupResult]:
+    """The score of every group, always from its leaf tasks, each counted once however many ways lead to it.
+
+    Tasks that lack a metric or filter are left out of its mean; `sample_count` has the documents of those that count.
+    """
+    return {name: _roll_up_one(config, _leaves(name, groups, results), results) for name, config in groups.items()}
+
+
+def check_group(config: task.GroupConfig) -> None:
+    """Nothing, or TaskError where the group asks for an aggregation other than the mean."""
+    for metric in config.metrics:
+        known = {"mean": None}
+        where = f"group {config.group!r} ({config.source}): metric {metric.metric!r}"
+        lookup.find(known, metric.aggregation, what="aggregation", where=where, error=errors.TaskError)
+
+
+def weighted_mean(values: Sequence[float], sizes: Sequence[int]) -> float:
+    """The mean of values, each weighted by its size."""
+    return sum(value * size for value, size in zip(values, sizes, strict=True)) / sum(sizes)
+
+
+def pooled_error(stderrs: Sequence[float], sizes: Sequence[int]) -> float:
+    """The standard error of the size-weighted mean: sqrt([sum (n_i - 1) se_i^2 n_i / (N - k)] / N)."""
+    total = sum(sizes)
+    squares = sum((size - 1) * stderr**2 * size for stderr, size in zip(stderrs, sizes, strict=True))
+    return math.sqrt(squares / (total - len(sizes)) / total)
+
+
+def unweighted_error(stderrs: Sequence[float]) -> float:
+    """The standard error of the plain mean of k scores: sqrt(sum se_i^2) / k."""
+    return math.sqrt(sum(stderr**2 for stderr in stderrs)) / len(stderrs)
+
+
+def _roll_up_one(
+    config: task.GroupConfig, leaves: Sequence[str], results: Mapping[str, result.TaskResult]
+) -> result.GroupResult:
+    check_group(config)
+    scores: dict[tuple[str, str], float] = {}
+    stderrs: dict[tuple[str, str], float | None] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for metric in config.metrics:
+        found = {filter_name for leaf in leaves for name, filter_name in results[leaf].metrics if name == metric.metric}
+        for filter_name in sorted(found) if metric.filters is None else metric.filters:
+            key = (metric.metric, filter_name)
+            holders = [results[leaf] for leaf in leaves if key in results[leaf].metrics]
+            if holders:
+                scores[key], stderrs[key] = _combine(holders, key, weighted=metric.weight_by_size)
+                counts[key] = sum(holder.sample_len for holder in holders)
+    sample_len = sum(results[leaf].sample_len for leaf in leaves) if config.metrics else 0
+    return result.GroupResult(
+        config=config, metrics=scores, stderrs=stderrs, sample_len=sample_len, sample_count=counts
+    )
+
+
+def _combine(
+    holders: Sequence[result.TaskResult], key: tuple[str, str], *, weighted: bool
+) -> tuple[float, float | None]:
+    """The mean of the tasks' scores and its standard error; None unless every task has one."""
+    values = [holder.metrics[key] for holder in holders]
+    sizes = [holder.sample_len for holder in holders]
+    known = [error for holder in holders if (error := holder.stderrs.get(key)) is not None]
+    mean = weighted_mean(values, sizes if weighted else [1] * len(values))
+    if len(known) < len(values):
+        return mean, None
+    return mean, pooled_error(known, sizes) if weighted else unweighted_error(known)
+
+
+def _leaves(name: str, groups: Mapping[str, task.GroupConfig], results: Mapping[str, result.TaskResult]) -> list[str]:
+    """The tasks below a group, at any depth, each once, in file order."""
+    leaves: dict[str, None] = {}
+    seen: set[str] = set()
+
+    def visit(group: str) -> None:
+        if group in seen:
+            return
+        seen.add(group)
+        for child in groups[group].children:
+            if child in groups:
+                visit(child)
+            elif child in results:
+                leaves[child] = None
+            else:
+                known = [*groups, *results]
+                where = f"group {group!r} ({groups[group].source})"
+                raise errors.TaskError(f"{where}: no result for its member {child!r}.{lookup.nearest(child, known)}")
+
+    visit(name)
+    return list(leaves)
