@@ -56,6 +56,8 @@ def load_tasks(
     `num_fewshot` replaces what the tasks say, except where a task says 0; `gen_kwargs` are added to the
     `generation_kwargs` of tasks that generate.
     """
+    if num_fewshot is not None and not build.COUNT[1](num_fewshot):
+        raise errors.ConfigError(f"num_fewshot must be {build.COUNT[0]}, found {num_fewshot!r}.")
     expansion = _Expansion(manager)
     for spec in _flat(specs):
         for entry, overrides in _entries(spec, manager):
