@@ -1,6 +1,7 @@
 """`evaljax COMMAND`: one table of commands, none imported before it is asked for."""
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.EvaljaxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader has seen enough, as in `evaljax ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 if __name__ == "__main__":
