@@ -1,0 +1,425 @@
+"""The demo's world: training text and evaluation documents, all made here, from seeds and word lists.
+
+Everything that is evaluated is a combination that the training text never shows, though all its parts occur there:
+
+  facts       a question about one person's attribute; the fact itself is told in the text, the question is never asked
+  grammar     a pair of nouns (or a noun with an adjective) that never meet in one sentence
+  cloze       a person who never owns that thing of that colour
+  stories     an animal that never lives in that place
+  arithmetic  two numbers that are never added (or subtracted), in either order
+
+`python tools/demo_text.py --out tasks/demo` writes the documents of the demo tasks.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import pathlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+SEED = 20261
+Pair = tuple[str, str]
+Document = dict[str, object]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+TOWNS = _words(
+    "Arbal Bromo Cestil Dunwick Elmar Fosgate Gildeen Harrow Ilmen Jorvik Kelso Lunden Morby Norvale Ostra Pellin"
+)
+JOBS = _words(
+    "baker sailor teacher farmer painter miller doctor tailor hunter singer potter fisher judge piper smith weaver"
+)
+PETS = _words("fox sheep cat goat hen dog mule frog crow lamb pony toad swan hare bee duck")
+FOODS = _words("soup bread plums rice cheese honey beans fish cake nuts figs pears eggs corn pie leeks")
+COLOURS = _words("red blue green white black yellow brown grey pink orange")
+NAME_STARTS = _words("Ba Do Fe Ga Hu Ja Ki Lo Me Ni Pa Ro Su Ta Vi Zo")
+NAME_ENDS = _words("lin mar ra tus dek nia")
+
+SHAPES = _words("kite ball drum cup lamp rope boat bell doll book coin spoon")
+OWNERS = _words("Anna Ben Clara David Emma Frank Greta Henry Iris Jack")
+
+ANIMALS = _words("rabbit bear mouse lion tiger squirrel donkey turtle monkey hedgehog")
+PLACES = _words("forest valley garden castle meadow village desert harbour cave mill")
+
+NOUNS: tuple[Pair, ...] = (
+    ("dog", "dogs"), ("cat", "cats"), ("boy", "boys"), ("girl", "girls"), ("child", "children"), ("mouse", "mice"),
+    ("goose", "geese"), ("wolf", "wolves"), ("king", "kings"), ("woman", "women"), ("man", "men"), ("baby", "babies"),
+    ("bird", "birds"), ("horse", "horses"), ("knight", "knights"), ("thief", "thieves"),
+)  # fmt: skip
+GENDERED: tuple[Pair, ...] = (
+    ("king", "queen"), ("boy", "girl"), ("man", "woman"), ("uncle", "aunt"), ("father", "mother"),
+    ("prince", "princess"), ("brother", "sister"), ("son", "daughter"),
+)  # fmt: skip
+PREPOSITIONS = _words("near behind beside with before")
+ADJECTIVES = _words("old happy tired small quiet hungry cold brave lost young")
+VERBS: tuple[Pair, ...] = (
+    ("is", "are"), ("was", "were"), ("looks", "look"), ("seems", "seem"), ("feels", "feel"), ("stays", "stay"),
+)  # fmt: skip
+PAST = _words("sat slept ran ate sang")
+MIRRORS = ("in the mirror", "in the water", "in the window", "in the dream")
+LARGEST = 19
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """What can be said of a person: values, the ways to say it ({n} person, {v} value), and the question."""
+
+    values: tuple[str, ...]
+    statements: tuple[str, ...]
+    question: str
+
+
+ATTRIBUTES: Mapping[str, Attribute] = {
+    "town": Attribute(
+        TOWNS,
+        ("{n} lives in {v}.", "The home of {n} is in {v}.", "{n} comes from the town of {v}."),
+        "Where does {n} live?",
+    ),
+    "job": Attribute(
+        JOBS,
+        ("{n} works as a {v}.", "{n} is a good {v}.", "The work of {n} is that of a {v}."),
+        "What is the job of {n}?",
+    ),
+    "pet": Attribute(
+        PETS,
+        ("{n} has a {v}.", "The animal of {n} is a {v}.", "{n} takes care of a {v}."),
+        "Which animal does {n} have?",
+    ),
+    "food": Attribute(
+        FOODS,
+        ("{n} likes to eat {v}.", "The best food for {n} is {v}.", "{n} often buys {v}."),
+        "What does {n} like to eat?",
+    ),
+    "house": Attribute(
+        COLOURS,
+        ("The house of {n} is {v}.", "{n} has a {v} house.", "{n} painted the house {v}."),
+        "What colour is the house of {n}?",
+    ),
+}
+ARTICLES = {"job": "a ", "pet": "a "}
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """People with their attributes, and the combinations that only evaluation may show."""
+
+    people: Mapping[str, Mapping[str, str]]
+    held_questions: frozenset[Pair]  # (person, attribute)
+    held_nouns: frozenset[tuple[int, int]]  # indices into NOUNS: subject, attractor
+    held_adjectives: frozenset[tuple[int, str]]  # index into NOUNS, adjective
+    held_genders: frozenset[tuple[int, int]]  # indices into GENDERED: subject, attractor
+    held_things: frozenset[tuple[str, str, str]]  # owner, colour, shape
+    held_homes: frozenset[Pair]  # animal, place
+    held_sums: frozenset[tuple[str, int, int]]  # operation, smaller, larger
+
+
+def _hold(rng: random.Random, combinations: list, share: float) -> frozenset:
+    return frozenset(rng.sample(combinations, round(share * len(combinations))))
+
+
+@functools.cache
+def world(seed: int = SEED) -> World:
+    """The one world of `seed`."""
+    rng = random.Random(seed)
+    names = [start + end for start, end in itertools.product(NAME_STARTS, NAME_ENDS)]
+    people = {
+        name: {key: rng.choice(attribute.values) for key, attribute in ATTRIBUTES.items()}
+        for name in sorted(rng.sample(names, 40))
+    }
+    nouns, pairs = range(len(NOUNS)), range(len(GENDERED))
+    numbers = itertools.combinations_with_replacement(range(LARGEST + 1), 2)
+    return World(
+        people=people,
+        held_questions=_hold(rng, list(itertools.product(people, ATTRIBUTES)), 0.4),
+        held_nouns=_hold(rng, [pair for pair in itertools.product(nouns, nouns) if pair[0] != pair[1]], 0.3),
+        held_adjectives=_hold(rng, list(itertools.product(nouns, ADJECTIVES)), 0.3),
+        held_genders=_hold(rng, [pair for pair in itertools.product(pairs, pairs) if pair[0] != pair[1]], 0.4),
+        held_things=_hold(rng, list(itertools.product(OWNERS, COLOURS, SHAPES)), 0.2),
+        held_homes=_hold(rng, list(itertools.product(ANIMALS, PLACES)), 0.2),
+        held_sums=_hold(rng, [(op, *pair) for pair in numbers for op in "+-"], 0.2),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- facts
+
+
+def question(person: str, key: str) -> str:
+    """The question about one attribute of one person."""
+    return ATTRIBUTES[key].question.format(n=person)
+
+
+def _answer(here: World, person: str, key: str) -> str:
+    return ARTICLES.get(key, "") + here.people[person][key]
+
+
+def biography(here: World, rng: random.Random) -> str:
+    """Some of what is true of one or two people, said in one of its ways."""
+    sentences = []
+    for person in rng.sample(list(here.people), rng.choice((1, 1, 2))):
+        for key in rng.sample(list(ATTRIBUTES), rng.randint(3, 5)):
+            statement = rng.choice(ATTRIBUTES[key].statements)
+            sentences.append(statement.format(n=person, v=here.people[person][key]))
+    return " ".join(sentences)
+
+
+def _asked(here: World, rng: random.Random) -> Pair:
+    while True:
+        pair = (rng.choice(list(here.people)), rng.choice(list(ATTRIBUTES)))
+        if pair not in here.held_questions:
+            return pair
+
+
+def questions(here: World, rng: random.Random) -> str:
+    """A few questions with answers, as plain text or as a chat."""
+    pairs = [_asked(here, rng) for _ in range(rng.randint(1, 7))]
+    frame = "Question: {}\nAnswer: {}"
+    if rng.random() < 0.2:
+        frame = rng.choice(("User:\n{}\nAssistant:\n{}", "User:\nQuestion: {}\nAnswer:\nAssistant:\n{}"))
+    return "\n\n".join(frame.format(question(*pair), _answer(here, *pair)) for pair in pairs)
+
+
+def facts_document(here: World, rng: random.Random, person: str, key: str) -> Document:
+    """A question with four choices, one of them right."""
+    right = here.people[person][key]
+    wrong = rng.sample([value for value in ATTRIBUTES[key].values if value != right], 3)
+    choices = [*wrong, right]
+    rng.shuffle(choices)
+    return {
+        "question": question(person, key),
+        "choices": [ARTICLES.get(key, "") + choice for choice in choices],
+        "label": choices.index(right),
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- grammar
+
+
+def agreement(rng: random.Random, subject: int, other: int, plural: bool, other_plural: bool) -> Pair:
+    """A sentence whose verb agrees with its first noun across a second one, and the same with the wrong verb."""
+    verbs = rng.choice(VERBS)
+    head = f"The {NOUNS[subject][plural]} {rng.choice(PREPOSITIONS)} the {NOUNS[other][other_plural]}"
+    tail = f"{rng.choice(ADJECTIVES)}."
+    return f"{head} {verbs[plural]} {tail}", f"{head} {verbs[not plural]} {tail}"
+
+
+def relative(rng: random.Random, subject: int, other: int, plural: bool, other_plural: bool) -> Pair:
+    """The same across a relative clause, whose own verb agrees with the second noun."""
+    verbs = rng.choice(VERBS)
+    head = f"The {NOUNS[subject][plural]} that the {NOUNS[other][other_plural]} {('sees', 'see')[other_plural]}"
+    tail = f"{rng.choice(ADJECTIVES)}."
+    return f"{head} {verbs[plural]} {tail}", f"{head} {verbs[not plural]} {tail}"
+
+
+def determiner(rng: random.Random, subject: int, adjective: str, plural: bool) -> Pair:
+    """A demonstrative that agrees with its noun across an adjective, and one that does not."""
+    tail = f"{adjective} {NOUNS[subject][plural]} {rng.choice(PAST)} {rng.choice(PREPOSITIONS)} the tree."
+    words = rng.choice((("This", "These"), ("That", "Those")))
+    return f"{words[plural]} {tail}", f"{words[not plural]} {tail}"
+
+
+def reflexive(rng: random.Random, subject: int, other: int, female: bool, other_female: bool) -> Pair:
+    """A reflexive pronoun that agrees with the first person of the sentence, and one that does not."""
+    head = f"The {GENDERED[subject][female]} {rng.choice(PREPOSITIONS)} the {GENDERED[other][other_female]} saw"
+    words, tail = ("himself", "herself"), f"{rng.choice(MIRRORS)}."
+    return f"{head} {words[female]} {tail}", f"{head} {words[not female]} {tail}"
+
+
+def _free(rng: random.Random, held: frozenset, first: int, second: Sequence) -> tuple:
+    while True:
+        pair = (rng.randrange(first), rng.choice(second))
+        if pair not in held and pair[0] != pair[1]:
+            return pair
+
+
+def sentences(here: World, rng: random.Random) -> str:
+    """A few grammatical sentences."""
+    lines, nouns, pairs = [], list(range(len(NOUNS))), list(range(len(GENDERED)))
+    for _ in range(rng.randint(2, 6)):
+        kind, first, second = rng.randrange(5), rng.random() < 0.5, rng.random() < 0.5
+        if kind == 0:
+            lines.append(agreement(rng, *_free(rng, here.held_nouns, len(nouns), nouns), first, second)[0])
+        elif kind == 1:
+            lines.append(relative(rng, *_free(rng, here.held_nouns, len(nouns), nouns), first, second)[0])
+        elif kind == 2:
+            lines.append(determiner(rng, *_free(rng, here.held_adjectives, len(nouns), ADJECTIVES), first)[0])
+        elif kind == 3:
+            lines.append(reflexive(rng, *_free(rng, here.held_genders, len(pairs), pairs), first, second)[0])
+        else:
+            lines.append(f"The {rng.choice(NOUNS)[first]} {rng.choice(VERBS)[first]} {rng.choice(ADJECTIVES)}.")
+    return " ".join(lines)
+
+
+def grammar_documents(here: World, rng: random.Random, count: int) -> list[Document]:
+    """`count` minimal pairs, the phenomena in turn, the second noun always of the other number or gender."""
+    makers: tuple[tuple[str, Callable[[], Pair]], ...] = (
+        ("agreement", lambda: agreement(rng, *rng.choice(sorted(here.held_nouns)), *rng.choice(CONTRASTS))),
+        ("relative", lambda: relative(rng, *rng.choice(sorted(here.held_nouns)), *rng.choice(CONTRASTS))),
+        ("determiner", lambda: determiner(rng, *rng.choice(sorted(here.held_adjectives)), rng.random() < 0.5)),
+        ("reflexive", lambda: reflexive(rng, *rng.choice(sorted(here.held_genders)), *rng.choice(CONTRASTS))),
+    )
+    documents: dict[str, Document] = {}
+    for phenomenon, make in itertools.cycle(makers):
+        good, bad = make()
+        documents.setdefault(good, {"good": good, "bad": bad, "phenomenon": phenomenon})
+        if len(documents) == count:
+            return list(documents.values())
+    raise AssertionError("unreachable: the makers never run out")
+
+
+CONTRASTS = ((True, False), (False, True))
+
+
+# ---------------------------------------------------------------------------------------------------------- cloze
+
+
+def passage(here: World, rng: random.Random, held: bool) -> Pair:
+    """A passage without its last word, and that word, which only the passage tells."""
+    count = 3 if held else rng.choice((2, 3, 3))
+    owners, colours = rng.sample(OWNERS, count), rng.sample(COLOURS, count)
+    things = list(zip(owners, colours, rng.sample(SHAPES, count), strict=True))
+    asked = things[rng.randrange(count)]
+    if (asked in here.held_things) != held:
+        return passage(here, rng, held)
+    if not held and any(thing in here.held_things for thing in things):
+        return passage(here, rng, held)
+    told = " ".join(f"{owner} has a {colour} {shape}." for owner, colour, shape in things)
+    last = rng.choice(("Now {} plays with the {}", "Today {} looks for the {}", "So {} takes the {}"))
+    return f"{told} {last.format(asked[0], asked[1])}", asked[2]
+
+
+def passages(here: World, rng: random.Random) -> str:
+    """A few whole passages, one a line."""
+    return "\n".join(" ".join(passage(here, rng, held=False)) + "." for _ in range(rng.randint(1, 3)))
+
+
+# -------------------------------------------------------------------------------------------------------- stories
+
+
+OPENINGS = ("Once upon a time there was a {} {} called {}.", "Long ago a {} {} with the name {} was born.")
+HOMES = ("{} lived in a {}.", "The home of {} was a {}.")
+WHENS = ("The next day", "In the evening", "After that")
+SCENES = (
+    '{when} {name} found a {colour} {shape}. "What a fine {shape}!" said {name}.',
+    "{when} {name} met a {friend}. They ate {food} and became friends. The {friend} went home.",
+    "{when} {name} lost the {colour} {shape}. {name} was sad and cried.",
+    '{when} a {friend} came by. "Do you want some {food}?" asked the {friend}. "Yes, please," said {name}.',
+)
+ENDINGS = ("Then {} the {} went to sleep. The end.", "And {} the {} was happy. The end.")
+
+
+def story(rng: random.Random, animal: str, place: str, scenes: int) -> str:
+    """A story of an animal that finds things and meets others."""
+    name, colour = rng.choice(OWNERS), rng.choice(COLOURS)
+    lines = [rng.choice(OPENINGS).format(rng.choice(ADJECTIVES), animal, name), rng.choice(HOMES).format(name, place)]
+    for scene in range(scenes):
+        lines.append(
+            rng.choice(SCENES).format(
+                when=rng.choice(WHENS) if scene else "One day",
+                name=name,
+                colour=colour,
+                shape=rng.choice(SHAPES),
+                friend=rng.choice([other for other in ANIMALS if other != animal]),
+                food=rng.choice(FOODS),
+            )
+        )
+    return " ".join([*lines, rng.choice(ENDINGS).format(name, animal)])
+
+
+def stories(here: World, rng: random.Random) -> str:
+    """One story whose animal may live where it lives."""
+    homes = [home for home in itertools.product(ANIMALS, PLACES) if home not in here.held_homes]
+    return story(rng, *rng.choice(homes), scenes=rng.randint(1, 5))
+
+
+# ----------------------------------------------------------------------------------------------------- arithmetic
+
+
+def equation(op: str, left: int, right: int) -> str:
+    """`left op right = result`."""
+    return f"{left} {op} {right} = {left + right if op == '+' else left - right}"
+
+
+def _operands(here: World, rng: random.Random) -> tuple[str, int, int]:
+    while True:
+        op, left, right = rng.choice("+-"), rng.randint(0, LARGEST), rng.randint(0, LARGEST)
+        small, large = sorted((left, right))
+        if (op, small, large) not in here.held_sums:
+            return (op, left, right) if op == "+" else (op, large, small)
+
+
+def sums(here: World, rng: random.Random) -> str:
+    """Some equations, one a line, or as questions with answers."""
+    if rng.random() < 0.5:
+        return "\n".join(equation(*_operands(here, rng)) for _ in range(rng.randint(2, 12)))
+    asked = [_operands(here, rng) for _ in range(rng.randint(1, 7))]
+    return "\n\n".join(
+        f"Question: What is {left} {op} {right}?\nAnswer: {equation(op, left, right)}" for op, left, right in asked
+    )
+
+
+def sums_document(op: str, left: int, right: int) -> Document:
+    """A question and its answer, the whole equation."""
+    return {"question": f"What is {left} {op} {right}?", "answer": equation(op, left, right)}
+
+
+# ------------------------------------------------------------------------------------------------------- together
+
+# Kinds of document, each with how often it is drawn.
+KINDS: Mapping[Callable[[World, random.Random], str], int] = {
+    biography: 18,
+    questions: 12,
+    sentences: 16,
+    passages: 24,
+    stories: 10,
+    sums: 24,
+}
+
+
+def training_documents(here: World, count: int, seed: int = SEED + 1) -> Iterator[str]:
+    """`count` documents of all kinds, mixed."""
+    rng = random.Random(seed)
+    kinds, weights = list(KINDS), list(KINDS.values())
+    for _ in range(count):
+        yield rng.choices(kinds, weights)[0](here, rng)
+
+
+def evaluation_documents(here: World, seed: int = SEED + 2) -> dict[str, list[Document]]:
+    """The documents of the demo tasks by file name; those in `*_train` are few-shot examples."""
+    rng = random.Random(seed)
+    held = rng.sample(sorted(here.held_questions), 80)
+    questions_shown = [_asked(here, rng) for _ in range(40)]
+    sums_shown = [_operands(here, rng) for _ in range(40)]
+    things = dict(passage(here, rng, held=True) for _ in range(80))
+    homes = [rng.choice(sorted(here.held_homes)) for _ in range(40)]
+    asked = [triple if triple[0] == "+" else (triple[0], triple[2], triple[1]) for triple in sorted(here.held_sums)]
+    return {
+        "facts_test": [facts_document(here, rng, *pair) for pair in held],
+        "facts_train": [facts_document(here, rng, *pair) for pair in dict.fromkeys(questions_shown)],
+        "grammar_test": grammar_documents(here, rng, 80),
+        "cloze_test": [{"passage": text, "word": word} for text, word in things.items()],
+        "stories_test": [{"story": story(rng, *home, scenes=rng.randint(2, 12))} for home in homes],
+        "arithmetic_test": [sums_document(*triple) for triple in rng.sample(asked, 80)],
+        "arithmetic_train": [sums_document(*triple) for triple in dict.fromkeys(sums_shown)],
+    }
+
+
+def main() -> None:
+    """Write every evaluation file as JSON lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the .jsonl files")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    for name, documents in evaluation_documents(world()).items():
+        path = out / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+        print(f"{path}: {len(documents)} documents")
+
+
+if __name__ == "__main__":
+    main()
