@@ -95,10 +95,10 @@ def reduce_pool(
         total = jnp.log(jnp.exp(logits - top).sum(axis=-1, keepdims=True))
         # A minimum over the places of the maximum is argmax, in a form that vectorises on every platform.
         best = jnp.where(logits == top, jnp.arange(vocabulary), vocabulary).min(axis=-1, keepdims=True)
-        found = (jnp.take_along_axis(logits, wanted, axis=-1) - top) - total, wanted == best
-        return tuple(
-            lax.dynamic_update_slice_in_dim(old, new, where, 0) for old, new in zip(answers, found, strict=True)
-        )
+        found = (jnp.take_along_axis(logits, wanted, axis=-1) - top) - total
+        logprobs, greedy = answers
+        logprobs = lax.dynamic_update_slice_in_dim(logprobs, found, where, axis=0)
+        return logprobs, lax.dynamic_update_slice_in_dim(greedy, wanted == best, where, axis=0)
 
     start = jnp.zeros(targets.shape, jnp.float32), jnp.zeros(targets.shape, jnp.bool_)
     return lax.fori_loop(0, -(-count // block), body, start)
