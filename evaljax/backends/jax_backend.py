@@ -76,14 +76,14 @@ class JaxBackend:
         """log P(continuation | context) of each request."""
         with self._timed("tokenize"):
             encoded = encode.encode_loglikelihood(self.tokenizer, requests, self.max_length)
-        return opening.loglikelihood_responses(encoded, self._score("loglikelihood", encoded, requests))
+        return opening.loglikelihood_responses(encoded, self._score("loglikelihood", encoded, requests, len(requests)))
 
     def loglikelihood_rolling(self, requests: Sequence[request.RollingRequest]) -> list[request.RollingResponse]:
         """log P(text) of each request, over its windows."""
         with self._timed("tokenize"):
             texts = encode.encode_rolling(self.tokenizer, requests, self.max_length)
         windows, owners = opening.flatten(texts, requests)
-        return opening.rolling_responses(texts, self._score("loglikelihood_rolling", windows, owners))
+        return opening.rolling_responses(texts, self._score("loglikelihood_rolling", windows, owners, len(requests)))
 
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
         """One generated text for each request."""
@@ -166,7 +166,7 @@ class JaxBackend:
         return plans.plan_loglikelihood(encoded, options=self.options, max_length=self.max_length, platform=platform)
 
     def _score(
-        self, kind: str, encoded: Sequence[encode.Encoded], owners: Sequence[request.Request]
+        self, kind: str, encoded: Sequence[encode.Encoded], owners: Sequence[request.Request], num_requests: int
     ) -> list[tuple[float, bool]]:
         """(log-probability, greedy) of each sequence; an error names the sequence's request."""
         opening.check_ids([sequence.tokens for sequence in encoded], owners, self.config.vocab_size)
@@ -174,7 +174,7 @@ class JaxBackend:
             return []
         with self._naming(owners):
             answers, figures = loglikelihood.score(self.model, encoded, progress=self.report, **self._policy)
-        self._note(kind, {**figures, "requests": len({id(owner) for owner in owners})})
+        self._note(kind, {**figures, "requests": num_requests})
         return [(answer.logprob, answer.is_greedy) for answer in answers]
 
     def _prompts(self, requests: Sequence[request.GenerateRequest]) -> list[encode.Prompt]:

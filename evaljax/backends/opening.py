@@ -20,7 +20,7 @@ def find_model(path: str) -> str:
     if path == "demo":
         return str(DEMO)
     place = pathlib.Path(path).expanduser()
-    if place.exists():
+    if path and place.exists():
         return str(place)
     parts = path.split("/")
     looks_local = (

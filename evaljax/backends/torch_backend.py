@@ -136,10 +136,14 @@ class TorchBackend:
         until = tuple(dict.fromkeys([*first.sampling.until, *eos_texts]))
         seed = zlib.crc32(f"{first.sampling.seed} {first.repeat} {first.context}".encode())
         rows = [prompts[place].tokens.tolist() for place in batch]
+        new_ids, broken = _generate_ids(self.model, rows, first.sampling, until, seed, self.tokenizer)
+        if broken and not self.options.allow_nonfinite:
+            raise errors.RequestError(
+                f"{opening.describe(requests[batch[min(broken)]])}: logits are not finite; check the weights, or use "
+                "model.dtype=float32; engine.allow_nonfinite=True goes on"
+            )
         answers = []
-        for place, ids in zip(
-            batch, _generate_ids(self.model, rows, first.sampling, until, seed, self.tokenizer), strict=True
-        ):
+        for place, ids in zip(batch, new_ids, strict=True):
             end = stops.ending(ids, until, self.tokenizer)
             stopped = end.found or (bool(ids) and ids[-1] in self.tokenizer.eos_token_ids)
             answers.append(
@@ -248,39 +252,53 @@ def _generate_ids(
     until: Sequence[str],
     seed: int,
     words: tokenizer.Tokenizer,
-) -> list[list[int]]:
-    """New token ids of each prompt, up to and with its end-of-sequence token; what follows a stop string is left on."""
+) -> tuple[list[list[int]], set[int]]:
+    """New ids of each prompt, up to and with an end-of-sequence token (what follows a stop string is left on), and the
+    rows whose logits were not finite.
+    """
     import torch
     import transformers
 
     width = max(len(prompt) for prompt in prompts)
-    eos = sorted(words.eos_token_ids)
-    padding = eos[0] if eos else 0
+    padding = min(words.eos_token_ids, default=0)
     ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    drawn = sampling.temperature > 0
-    settings = transformers.GenerationConfig(
-        max_new_tokens=sampling.max_gen_toks,
-        do_sample=drawn,
-        eos_token_id=eos or None,
-        pad_token_id=padding,
-        **({"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k} if drawn else {}),
-    )
 
     def stopped(token_ids: Any, scores: Any, **unused: Any) -> Any:
         new = token_ids[:, width:].tolist()
         return torch.tensor([stops.seen(row, len(row) - 1, until, words) for row in new], device=token_ids.device)
 
-    with torch.inference_mode(), torch.random.fork_rng(enabled=drawn):
-        if drawn:
-            torch.manual_seed(seed)
+    broken: set[int] = set()
+
+    def look(token_ids: Any, scores: Any) -> Any:
+        # Not isfinite: top-k and top-p cut with -inf.
+        broken.update((scores.isnan() | scores.isposinf()).any(dim=-1).nonzero()[:, 0].tolist())
+        return scores
+
+    with torch.inference_mode(), torch.random.fork_rng():
+        torch.manual_seed(seed)  # of this block only
         out = model.generate(
             ids.to(model.device),
             attention_mask=mask.to(model.device),
-            generation_config=settings,
+            generation_config=_settings(sampling, words, padding),
+            logits_processor=transformers.LogitsProcessorList([look]),
             stopping_criteria=transformers.StoppingCriteriaList([stopped]),
         )
-    return [_through_eos(row, words.eos_token_ids) for row in out[:, width:].tolist()]
+    return [_through_eos(row, words.eos_token_ids) for row in out[:, width:].tolist()], broken
+
+
+def _settings(sampling: request.Sampling, words: tokenizer.Tokenizer, padding: int) -> Any:
+    """`sampling` as transformers says it; of the model's own settings (penalties, sampling) nothing is left."""
+    import transformers
+
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    return transformers.GenerationConfig(
+        max_new_tokens=sampling.max_gen_toks,
+        do_sample=sampling.temperature > 0,
+        eos_token_id=sorted(words.eos_token_ids) or None,
+        pad_token_id=padding,
+        **(drawn if sampling.temperature > 0 else {}),
+    )
 
 
 def _through_eos(ids: list[int], eos: frozenset[int]) -> list[int]:
