@@ -160,7 +160,7 @@ def apply(aggregation: str | Callable[[Values], Any], values: Values, *, where: 
         if row.takes_pairs != _is_pair(value) or not (row.takes_pairs or plain.is_number(value)):
             expected = "a pair" if row.takes_pairs else "a number"
             raise errors.TaskError(
-                f"{where}: a document's value is {str(value)[:80]!r}; {aggregation} expects {expected}."
+                f"{where}: a document's value is {repr(value)[:80]}; {aggregation} expects {expected}."
             )
     try:
         return plain.number(row.function(values), where=where)

@@ -113,7 +113,7 @@ def multi_choice_regex(
 def regex_pos(
     resps: Sequence[Any], docs: Docs, *, regex_pattern: str = BRACKETED, group_select: int = 0, fallback: Any = None
 ) -> list[Any]:
-    """Tags in each answer's ('token', 'TAG') pairs, or `fallback` (["invalid"]); patterns are ignored, as in lm-eval."""
+    """The TAGs of ('token', 'TAG') pairs in each answer, or `fallback`. The pattern has no effect, as in lm-eval."""
     missing = ["invalid"] if fallback is None else fallback
     return [
         [(_TAGGED.findall(answer) if isinstance(answer, str) else []) or missing for answer in answers]

@@ -16,7 +16,7 @@ def sample(
     instances = example.instances
     record = {
         "doc_id": example.doc_id,
-        "doc": example.doc,
+        "doc": plain.plain(example.doc),
         "target": plain.plain(example.target),
         "arguments": [instance.args for instance in instances],
         "resps": [plain.plain(instance.resps) for instance in instances],
