@@ -22,11 +22,27 @@ FIELDS = {
 }
 
 
+class _Function(str):
+    """Written as `!function name`."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML with functions."""
+
+
+_Dumper.add_representer(_Function, lambda dumper, name: dumper.represent_scalar("!function", str(name)))
+
+
 class Folder:
     """A folder of task files; `data/` holds splits as parquet, laid out like a hub data set."""
 
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
+
+    @staticmethod
+    def function(name: str) -> str:
+        """A field that names a function."""
+        return _Function(name)
 
     @staticmethod
     def rows(count: int, start: int = 0) -> list[dict]:
@@ -39,7 +55,7 @@ class Folder:
     def yaml(self, name: str, **fields) -> pathlib.Path:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(fields, sort_keys=False))
+        path.write_text(yaml.dump(fields, Dumper=_Dumper, sort_keys=False))
         return path
 
     def text(self, name: str, text: str) -> pathlib.Path:

@@ -72,23 +72,16 @@ def test_a_fewshot_split_that_is_missing_matters_only_with_shots(toy_folder):
 
 def test_an_empty_split_is_an_error(toy_folder):
     toy_folder.text("code.py", "def nothing(dataset): return dataset.select([])\n")
-    path = toy_folder.root / "toy.yaml"
-    toy_folder.toy()
-    path.write_text(path.read_text() + "process_docs: !function code.nothing\n")
+    task = toy_folder.toy(process_docs=toy_folder.function("code.nothing"), trust=True)
     with pytest.raises(errors.DataError, match="task 'toy': split 'test' of data is empty"):
-        documents(toy_folder, trust=True).split(
-            "test", toy_folder.load("toy", trust=True).tasks["toy"].config.process_docs
-        )
+        instances.num_docs(task)
 
 
 def test_process_docs_sees_a_dataset_and_changes_documents_and_columns(toy_folder):
     toy_folder.text(
         "code.py", "def double(dataset): return dataset.map(lambda d: {'twice': d['label'] * 2}).select([1, 3])\n"
     )
-    toy_folder.toy()
-    path = toy_folder.root / "toy.yaml"
-    path.write_text(path.read_text() + "process_docs: !function code.double\n")
-    task = toy_folder.load("toy", trust=True).tasks["toy"]
+    task = toy_folder.toy(process_docs=toy_folder.function("code.double"), trust=True)
     split = task.documents.split("test", task.config.process_docs)
     assert [(doc["question"], doc["twice"]) for doc in split.docs] == [("1+1?", 2), ("3+3?", 2)]
     assert split.columns[-1] == "twice"
@@ -97,11 +90,9 @@ def test_process_docs_sees_a_dataset_and_changes_documents_and_columns(toy_folde
 
 def test_a_process_docs_that_fails_names_task_and_split(toy_folder):
     toy_folder.text("code.py", "def wrong(dataset): return dataset['absent']\n")
-    toy_folder.toy()
-    path = toy_folder.root / "toy.yaml"
-    path.write_text(path.read_text() + "process_docs: !function code.wrong\n")
+    task = toy_folder.toy(process_docs=toy_folder.function("code.wrong"), trust=True)
     with pytest.raises(errors.DataError, match=r"task 'toy': process_docs wrong failed on split 'test': ValueError"):
-        instances.num_docs(toy_folder.load("toy", trust=True).tasks["toy"])
+        instances.num_docs(task)
 
 
 def test_local_jsonl_is_read_beside_the_task_file_without_a_network(folder, monkeypatch):  # case C112

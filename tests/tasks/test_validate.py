@@ -1,0 +1,133 @@
+"""Errors and advice in task files, without data."""
+
+import pytest
+
+from evaljax.tasks import library, validate
+
+LEAST = {"dataset_path": "d", "test_split": "test", "output_type": "multiple_choice", "doc_to_choice": "c"}
+NAMES = {"metrics": ["acc", "acc_norm", "exact_match"], "filters": ["regex", "take_first"], "aggregations": ["mean"]}
+
+
+def findings(folder, **fields):
+    folder.yaml("t.yaml", **{"task": "t", **LEAST, **fields})
+    return validate.validate_tree(folder.root, **NAMES)
+
+
+def test_a_sound_file_has_no_findings(folder):
+    assert findings(folder, doc_to_text="Q: {{q}}\nA:", doc_to_target="a", description="D.\n\n") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "message"),
+    [
+        ({"doc_to_txt": "x"}, "doc_to_txt", "Did you mean 'doc_to_text'"),
+        ({"doc_to_text": "{{q"}, "doc_to_text", "the template cannot be read"),
+        ({"metric_list": [{"metric": "acc_nor"}]}, "metric_list", "unknown metric 'acc_nor'. Did you mean 'acc_norm'"),
+        ({"metric_list": [{"metric": "acc", "aggregation": "mea"}]}, "metric_list", "unknown aggregation 'mea'"),
+        ({"filter_list": [{"name": "f", "filter": [{"function": "regx"}]}]}, "filter_list", "unknown filter 'regx'"),
+        ({"repeats": 0}, "repeats", "repeats must be a whole number, 1 or more"),
+        (
+            {"output_type": "generate_until", "generation_kwargs": {"do_sample": True, "temperature": 0}},
+            "generation_kwargs",
+            "do_sample is true but temperature is 0",
+        ),
+    ],
+)
+def test_errors_name_line_and_key(folder, fields, key, message):
+    (finding,) = findings(folder, **fields)
+    assert message in finding.message
+    assert (finding.key, finding.advice) == (key, False)
+    line = (folder.root / "t.yaml").read_text().splitlines()[finding.line - 1]
+    assert key in line
+    assert str(finding).startswith(f"{folder.root / 't.yaml'}:{finding.line}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "message"),
+    [
+        ({"doc_to_text": "{{q}}\n"}, "doc_to_text", r"ends in '\n' and target_delimiter ' ' follows"),  # case C46
+        ({"doc_to_text": "A: "}, "doc_to_text", "the whitespace is written twice"),  # case C47
+        ({"description": "Desc."}, "description", "nothing separates it from what follows"),  # case C48
+        ({"doc_to_choice": [" A", " B"]}, "doc_to_choice", "a choice begins with whitespace"),
+        (
+            {"output_type": "generate_until", "generation_kwargs": {"until": ["\n", "."]}},  # case C56
+            "until",
+            "the stop string '.' may cut numbers",
+        ),
+        (
+            {
+                "filter_list": [
+                    {
+                        "name": "f",
+                        "filter": [{"function": "regex", "regex_pattern": "(?<=the answer is )(.*)(?=.)"}],  # case C72
+                    }
+                ]
+            },
+            "regex_pattern",
+            "loses the last character",
+        ),
+    ],
+)
+def test_advice_on_what_is_done_faithfully_but_hardly_meant(folder, fields, key, message):
+    (finding,) = findings(folder, **fields)
+    assert message in finding.message
+    assert (finding.key, finding.advice) == (key, True)
+    assert ": advice: " in str(finding)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"doc_to_text": "{{q}}\n", "target_delimiter": ""},
+        {"doc_to_text": "{{q}}"},
+        {"description": "{{d}}"},
+        {"output_type": "generate_until", "generation_kwargs": {"until": ["\n", ".\n"]}},
+        {"filter_list": [{"name": "f", "filter": [{"function": "regex", "regex_pattern": "(.*?)(?=.)"}]}]},
+        {"filter_list": [{"name": "f", "filter": [{"function": "regex", "regex_pattern": r"(\d+)(?=\.)"}]}]},
+    ],
+)
+def test_no_advice_where_nothing_is_amiss(folder, fields):
+    assert findings(folder, **fields) == []
+
+
+def test_what_a_template_says_is_told_of_the_template_and_once(folder):
+    folder.text("_base", "description: Desc.\n")
+    for name in "abc":
+        folder.yaml(f"{name}.yaml", include="_base", task=name, **LEAST)
+    (finding,) = validate.validate_tree(folder.root)
+    assert (finding.file, finding.line) == (str(folder.root / "_base"), 1)
+
+
+def test_broken_files_duplicates_members_and_functions_are_all_told(folder):
+    folder.yaml("a.yaml", task="a", **LEAST)
+    folder.yaml("b.yaml", task="a", **LEAST)
+    folder.yaml("c.yaml", include="nowhere", task="c")
+    folder.yaml("d.yaml", include="d.yaml", task="d")
+    folder.yaml("g.yaml", group="g", task=["a", "aa", {"num_fewshot": 1}], tsk=1)
+    folder.text("e.yaml", "task: e\ndataset_path: d\ntest_split: t\nprocess_docs: !function code.clen\n")
+    folder.text("f.yaml", "task: f\ndataset_path: d\ntest_split: t\nprocess_docs: !function absent_module.f\n")
+    folder.text("h.yaml", "task: h\ntask: hh\ndataset_path: d\ntest_split: t\n")
+    folder.text("code.py", "def clean(dataset): return dataset\n")
+    told = {finding.file.rsplit("/", 1)[1]: [] for finding in validate.validate_tree(folder.root)}
+    for finding in validate.validate_tree(folder.root):
+        assert not finding.advice
+        told[finding.file.rsplit("/", 1)[1]].append(finding.message)
+    assert "'a' is already defined in" in told["b.yaml"][0]
+    assert "there is no file" in told["c.yaml"][0]
+    assert "in a loop" in told["d.yaml"][0]
+    assert "Did you mean 'clean'" in told["e.yaml"][0]
+    assert "there is no file" in told["f.yaml"][0]
+    assert "the key 'task' stands there twice" in told["h.yaml"][0]
+    joined = " ".join(told["g.yaml"])
+    for part in ("task[1]: unknown task 'aa'", "task[2] must be a name or a mapping", "unknown key 'tsk' in group"):
+        assert part in joined
+    assert set(told) == {"b.yaml", "c.yaml", "d.yaml", "e.yaml", "f.yaml", "g.yaml", "h.yaml"}
+
+
+def test_one_file_can_be_checked_alone(folder):
+    findings(folder, description="Desc.")
+    assert len(validate.validate_tree(folder.root / "t.yaml")) == 1
+
+
+def test_the_shipped_tasks_have_no_errors():
+    assert [str(f) for f in validate.validate_tree(library.library_root()) if not f.advice] == []
