@@ -233,6 +233,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trust", action="store_true", help="let the task files' own code run")
     parser.add_argument("--all-differences", action="store_true", help="show every difference, not only the first")
     args = parser.parse_args(argv)
+    for what, path, exists in (
+        ("golden", args.golden, args.golden.is_file()),
+        ("--tasks", args.tasks, args.tasks.is_dir()),
+    ):
+        if not exists:
+            parser.error(f"{what}: {path} does not exist")
     task_manager = manager.TaskManager(include_path=[str(args.tasks)], include_defaults=False)
     known = set(task_manager.all_tasks)
     counts = {"ok": 0, "known": 0, "differs": 0}
@@ -249,7 +255,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if len(found) > 1 and not args.all_differences:
             print(f"    ... and {len(found) - 1} more (--all-differences)")
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
-    return 1 if counts["differs"] or not sum(counts.values()) else 0
+    if not sum(counts.values()):
+        print(f"nothing compared: no spec of {args.golden} that --only matches names a task of {args.tasks}")
+        return 1
+    return 1 if counts["differs"] else 0
 
 
 if __name__ == "__main__":

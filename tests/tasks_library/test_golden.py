@@ -102,6 +102,16 @@ def test_the_tool_fails_where_a_task_asks_something_else(tmp_path, capsys):
     assert "request 1 (toy, document 1, idx 0): argument 0: at character 1" in printed
 
 
+def test_nothing_to_compare_is_a_failure_and_a_missing_file_is_named(tmp_path, capsys):
+    path = tmp_path / "golden.jsonl"
+    path.write_text('{"spec": "toy:2", "task": "toy"}\n')
+    assert check_golden.main([str(path), "--tasks", str(tmp_path)]) == 1
+    assert f"no spec of {path}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        check_golden.main([str(tmp_path / "nowhere.jsonl"), "--tasks", str(tmp_path)])
+    assert "nowhere.jsonl does not exist" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("expected", "found", "same"),
     [
