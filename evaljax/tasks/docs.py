@@ -76,7 +76,8 @@ class Documents:
     def _folder(self) -> pathlib.Path | None:
         # Only a data set that asks for nothing but a name and splits can be read directly.
         config = self._config
-        if config.custom_dataset is not None or config.dataset_path in FILE_READERS or _kwargs(config):
+        asks_more = _kwargs(config).keys() - {"revision", "verification_mode"}
+        if config.custom_dataset is not None or config.dataset_path in FILE_READERS or asks_more:
             return None
         return _local_folder(config, self._mirror)
 

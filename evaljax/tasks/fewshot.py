@@ -4,11 +4,13 @@ The draw of document i is a function of (pool, seed, i) alone: it is the one tha
 that neither a limit nor a selection of documents changes a prompt. One `random.Random(seed)` serves a task and advances
 document by document, as in lm-eval.
 
-A document never stands in front of itself. Where lm-eval takes care of that (`exclude`), its draw is kept exactly;
-where it does not, a draw that holds the document has just that place filled anew, from a generator of its own.
+A document never stands in front of itself, nor, in a pool of its own split, does a row that reads the same. Where
+lm-eval takes care of that (`exclude`), its draw is kept exactly; where it does not, a draw that holds the document has
+just that place filled anew, from a generator of its own.
 """
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,11 +29,13 @@ class Pool:
     Attributes:
       exclude: lm-eval looks for the evaluated document in this pool (its rule: fewshot split == test_split).
       same_split: the pool's rows are the evaluated split's; if both are as long, place i of both is one document.
+      reads_as: whether the row at a place reads, as an example, as the evaluated document (its number) would.
     """
 
     docs: Sequence[Doc]
     exclude: bool
     same_split: bool
+    reads_as: Callable[[int, int], bool] = lambda place, doc_id: False
 
 
 def default(rng: random.Random, size: int, num: int, is_self: Callable[[int], bool], exclude: bool) -> list[int]:
@@ -81,9 +85,7 @@ def draws(
         is_self = _self_test(pool.docs, docs[doc_id], doc_id if aligned else None)
         places = sample(rng, size, num, is_self, pool.exclude)
         if doc_id == following:
-            yield _without_self(
-                places, pool, num, is_self, random.Random(f"{seed}/{doc_id}"), f"{where}, document {doc_id}"
-            )
+            yield _without_self(places, pool, num, doc_id, is_self, rng=random.Random(f"{seed}/{doc_id}"), where=where)
             following = next(selected, None)
         doc_id += 1
 
@@ -96,25 +98,36 @@ def _self_test(pool: Sequence[Doc], doc: Doc, own_place: int | None) -> Callable
 
 
 def _without_self(
-    places: list[int], pool: Pool, num: int, is_self: Callable[[int], bool], rng: random.Random, where: str
+    places: list[int],
+    pool: Pool,
+    num: int,
+    doc_id: int,
+    is_self: Callable[[int], bool],
+    *,
+    rng: random.Random,
+    where: str,
 ) -> list[int]:
     """`places`, those that hold the document itself filled anew."""
-    kept = [place for place in places if not is_self(place)]
-    if len(kept) == num:
-        return places
-    taken = set(kept)
-    others = [place for place in range(len(pool.docs)) if place not in taken and not is_self(place)]
+
+    def banned(place: int) -> bool:
+        return is_self(place) or (pool.same_split and pool.reads_as(place, doc_id))
+
+    kept = [place for place in places if not banned(place)]
     missing = num - len(kept)
-    if missing > len(others):
+    if not missing:
+        return places
+    others = sorted(set(range(len(pool.docs))).difference(kept))
+    rng.shuffle(others)
+    fresh = list(itertools.islice((place for place in others if not banned(place)), missing))
+    if len(fresh) < missing:
         if not (pool.same_split or pool.exclude):
-            # Another split repeats the document and is too small to do without the copy (five fixed examples, say): the
-            # data are contaminated, but the draw is not of the evaluated document.
+            # Another split repeats the document and is too small to do without the copy (five fixed examples, say):
+            # the data are contaminated, but the draw is not of the evaluated document.
             return places
-        found = len(kept) + len(others)
         raise errors.TaskError(
-            f"{where}: {num} few-shot examples are asked for, but the pool has only {found} besides the document."
+            f"{where}, document {doc_id}: {num} few-shot examples are asked for, but the pool has only "
+            f"{len(kept) + len(fresh)} besides the document."
         )
-    fresh = iter(rng.sample(others, missing))
     if len(places) < num:
-        return kept + list(fresh)
-    return [next(fresh) if is_self(place) else place for place in places]
+        return kept + fresh
+    return [fresh.pop() if banned(place) else place for place in places]

@@ -4,6 +4,8 @@ Each field of a document is rendered once, and so is each few-shot example of th
 """
 
 import copy
+import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -84,15 +86,24 @@ def _shots(
             yield []
         return
     pool = _pool(loaded)
-    rendered: dict[int, list[prompt.Message]] = {}
-    where = f"task {config.task!r}"
+
+    @functools.cache
+    def shot(place: int) -> list[prompt.Message]:
+        return builder.shot(pool.docs[place], place)
+
+    @functools.lru_cache(maxsize=1)
+    def own_shot(doc_id: int) -> list[prompt.Message] | None:
+        try:
+            return builder.shot(split.docs[doc_id], doc_id)
+        except errors.TaskError:
+            return None  # what cannot be written as an example reads like none
+
+    pool = dataclasses.replace(pool, reads_as=lambda place, doc_id: shot(place) == own_shot(doc_id))
+    sampler, where = config.fewshot_config.sampler, f"task {config.task!r}"
     for places in fewshot.draws(
-        pool, split.docs, wanted, sampler=config.fewshot_config.sampler, num=config.num_fewshot, seed=seed, where=where
+        pool, split.docs, wanted, sampler=sampler, num=config.num_fewshot, seed=seed, where=where
     ):
-        for place in places:
-            if place not in rendered:
-                rendered[place] = builder.shot(pool.docs[place], place)
-        yield [message for place in places for message in rendered[place]]
+        yield [message for place in places for message in shot(place)]
 
 
 def _pool(loaded: load.Task) -> fewshot.Pool:

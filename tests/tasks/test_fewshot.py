@@ -109,3 +109,21 @@ def test_an_unknown_sampler_names_the_nearest():
         draw(pool_of(docs_of(1, 2)), docs_of(3), sampler="first_m")
     with pytest.raises(errors.TaskError, match=r"fewshot_config.sampler must be one of default, first_n, found <class"):
         draw(pool_of(docs_of(1, 2)), docs_of(3), sampler=int)
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("sampler", ["default", "first_n"])
+def test_in_its_own_split_no_row_that_reads_the_same_stands_before_a_document(sampler, exclude):
+    docs = [{"id": i, "x": i % 5} for i in range(10)]
+
+    def reads_as(place, doc_id):
+        return docs[place]["x"] == docs[doc_id]["x"]
+
+    pool = fewshot.Pool(docs=docs, exclude=exclude, same_split=True, reads_as=reads_as)
+    for doc_id, places in enumerate(draw(pool, docs, num=8, sampler=sampler)):
+        assert len(set(places)) == 8
+        assert all(docs[place]["x"] != docs[doc_id]["x"] for place in places)
+    with pytest.raises(
+        errors.TaskError, match="document 0: 9 few-shot examples are asked for, but the pool has only 8"
+    ):
+        draw(pool, docs, num=9, sampler=sampler)

@@ -156,6 +156,14 @@ def test_no_document_stands_in_front_of_itself(toy_folder, splits):  # cases C39
             assert context.count("Q: ") == 6
 
 
+def test_a_row_of_the_split_that_reads_like_the_document_is_no_example(folder):
+    rows = [{**row, "id": i} for i, row in enumerate(folder.rows(6) * 2)]
+    folder.data(test=rows)
+    for seed in range(20):
+        for example in build(folder.toy(shots=4), seed=seed):
+            assert example.instances[0].args[0].count(f"Q: {example.doc['question']}\n") == 1
+
+
 def test_the_pool_is_looked_for_in_lm_evals_order(toy_folder):
     toy_folder.data(train=toy_folder.rows(3, 100), validation=toy_folder.rows(3, 200), test=toy_folder.rows(3))
 
