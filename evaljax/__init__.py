@@ -18,7 +18,7 @@ _PLACES = {
     "evaluate": "evaljax.api",
     "simple_evaluate": "evaljax.api",
 }
-__all__ = ["Backend", "Instance", "TaskManager", "evaluate", "simple_evaluate", "testing"]  # noqa: F822
+__all__ = ["Backend", "Instance", "TaskManager", "evaluate", "simple_evaluate", "testing"]
 
 
 def __getattr__(name: str) -> Any:

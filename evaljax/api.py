@@ -19,6 +19,7 @@ MODEL_ARGS: Mapping[str, str] = {
     "pretrained": "path",
     **{field.name: field.name for field in dataclasses.fields(config_lib.ModelSpec) if field.name != "backend"},
 }
+BACKEND_METHODS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_chat_template", "info")
 _NO_GLOBAL_SEED = "evaljax never seeds a global generator; the few-shot draw has fewshot_random_seed"
 _UNSUPPORTED: Mapping[str, str] = {
     "max_batch_size": "the engine chooses its shapes; see RunConfig.engine",
@@ -37,7 +38,12 @@ _UNSUPPORTED: Mapping[str, str] = {
     "torch_random_seed": _NO_GLOBAL_SEED,
     "confirm_run_unsafe_code": "generated code is not run",
 }
-_DEFAULTS: Mapping[str, Any] = {"random_seed": 0, "numpy_random_seed": 1234, "torch_random_seed": 1234, "verbosity": "INFO"}
+_DEFAULTS: Mapping[str, Any] = {
+    "random_seed": 0,
+    "numpy_random_seed": 1234,
+    "torch_random_seed": 1234,
+    "verbosity": "INFO",
+}
 
 
 def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
@@ -82,7 +88,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
     Args:
       model: "jax", "torch" (or "hf"), "fake", "module:attribute", or an object with the methods of `evaljax.Backend`.
       model_args: "pretrained=DIR,dtype=float32" or a dictionary; keys are those of `ModelSpec`, and `pretrained`.
-      batch_size: rows a step in the torch backend, sequences that decode at once in the JAX backend; None or "auto": chosen.
+      batch_size: rows a step in the torch backend, sequences that decode at once in the JAX
+        backend; None or "auto": chosen.
       samples: {task: document indices}; other tasks are left out, prompts are those of the full run.
       data_mirror: a folder laid out as the hub (owner/name), looked up before the network.
       trust_task_code: whether `!function` code outside evaljax's own tasks may run.
@@ -182,13 +189,14 @@ def _engine_values(model: str | backend_lib.Backend, batch_size: Any) -> dict[st
     if batch_size is None or batch_size == "auto":
         return {}
     if not isinstance(batch_size, int) or not isinstance(model, str):
-        raise errors.ConfigError(f"batch_size={batch_size!r}: expected a whole number or 'auto', and a model given by name.")
+        raise errors.ConfigError(
+            f"batch_size={batch_size!r}: expected a whole number or 'auto', and a model given by name."
+        )
     return {"num_slots": batch_size} if model == "jax" else {}
 
 
 def _checked(model: Any) -> backend_lib.Backend:
     if isinstance(model, backend_lib.Backend):
         return model
-    wanted = [name for name in ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_chat_template", "info")]
-    missing = [name for name in wanted if not hasattr(model, name)]
+    missing = [name for name in BACKEND_METHODS if not hasattr(model, name)]
     raise errors.ConfigError(f"model: {type(model).__name__} is no evaljax.Backend; it lacks {', '.join(missing)}.")

@@ -54,11 +54,13 @@ def load_tasks(config: config_lib.RunConfig, task_manager: manager.TaskManager |
 
 
 def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
-    """Raises TaskError for a metric, filter or generation setting that cannot be meant."""
+    """Raises TaskError for a metric, filter, group or generation setting that cannot be meant."""
     for item in loaded.tasks.values():
         score.check_config(item.config)
         if item.config.output_type == "generate_until":
             sampling(item.config, config.seed)
+    for group in loaded.groups.values():
+        groups.check_group(group)
 
 
 def prepare(
@@ -98,15 +100,15 @@ def requests_by_type(prepared: Prepared) -> dict[str, list[instance.Instance]]:
     return asked
 
 
-def plain_requests(
-    prepared: Prepared, request_type: str, items: Sequence[instance.Instance], seed: int
-) -> list[Any]:
+def plain_requests(prepared: Prepared, request_type: str, items: Sequence[instance.Instance], seed: int) -> list[Any]:
     """What the backend is asked for `items`, in order."""
     if request_type == "loglikelihood":
         return [request.LoglikelihoodRequest(*item.args) for item in items]
     if request_type == "loglikelihood_rolling":
         return [request.RollingRequest(*item.args) for item in items]
-    policies = {name: sampling(prepared.loaded.tasks[name].config, seed) for name in {item.task_name for item in items}}
+    policies = {
+        name: sampling(prepared.loaded.tasks[str(name)].config, seed) for name in {item.task_name for item in items}
+    }
     repeat: collections.Counter[int] = collections.Counter()
     asked = []
     for item in items:
@@ -130,7 +132,8 @@ def answer(prepared: Prepared, backend: backend_lib.Backend, *, seed: int) -> An
         responses = getattr(backend, request_type)(asked)
         if len(responses) != len(items):
             raise errors.RequestError(
-                f"the backend's {request_type} returned {len(responses)} answers to {len(items)} requests; one each, in order, is expected."
+                f"the backend's {request_type} returned {len(responses)} answers to {len(items)} requests; "
+                "one each, in order, is expected."
             )
         for item, response in zip(items, responses, strict=True):
             item.resps.append(answer_value(response))
@@ -149,7 +152,9 @@ def answer_value(response: request.Response) -> Any:
             return response.logprob
         case request.GenerateResponse():
             return response.text
-    raise errors.RequestError(f"the backend returned {type(response).__name__}; a response of evaljax.core.request is expected.")
+    raise errors.RequestError(
+        f"the backend returned {type(response).__name__}; a response of evaljax.core.request is expected."
+    )
 
 
 def notes(response: request.Response) -> dict[str, Any]:
@@ -179,10 +184,14 @@ def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Ann
             num_fewshot=item.config.num_fewshot or 0,
             bootstrap_iters=config.bootstrap_iters,
             log_samples=config.log_samples,
-            annotations={doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note},
+            annotations={
+                doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note
+            },
         )
         scored[name] = dataclasses.replace(outcome, counts={**outcome.counts, **engine_counts(noted)})
-    return result.EvalResult(tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config))
+    return result.EvalResult(
+        tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config)
+    )
 
 
 def apply_filters(config: task.TaskConfig, examples: Sequence[task.Example]) -> None:

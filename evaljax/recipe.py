@@ -1,12 +1,12 @@
 """Recipes: Python files whose `get_config()` returns a run's configuration, and `--config.key=value` on top of them.
 
-    from evaljax import recipe
+from evaljax import recipe
 
-    def get_config():
-        config = recipe.default_config()
-        config.tasks = "arc_easy,hellaswag"
-        config.model.path = "HuggingFaceTB/SmolLM2-135M-Instruct"
-        return config
+def get_config():
+    config = recipe.default_config()
+    config.tasks = "arc_easy,hellaswag"
+    config.model.path = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    return config
 """
 
 import ast
@@ -31,7 +31,9 @@ def default_config() -> ml_collections.ConfigDict:
     """Every key of `RunConfig` at its default, locked: a key that does not exist cannot be set."""
     config = ml_collections.ConfigDict(
         {
-            name: ml_collections.ConfigDict({key: _placeholder(default) for key, default in _defaults(SECTIONS[name]).items()})
+            name: ml_collections.ConfigDict(
+                {key: _placeholder(default) for key, default in _defaults(SECTIONS[name]).items()}
+            )
             if name in SECTIONS
             else _placeholder(default)
             for name, default in _defaults(config_lib.RunConfig).items()
@@ -43,12 +45,15 @@ def default_config() -> ml_collections.ConfigDict:
 def read(path: str, overrides: Iterable[str] = ()) -> config_lib.RunConfig:
     """The checked configuration of recipe `path`, `overrides` ("key=value", "model.path=DIR") applied in order.
 
-    A path that does not exist is looked for among the recipes that ship with evaljax, with or without "configs/" and ".py".
+    A path that does not exist is looked for among the recipes that ship with evaljax, with or without
+    "configs/" and ".py".
     """
     return freeze(_load(path), overrides, where=path)
 
 
-def freeze(config: ml_collections.ConfigDict, overrides: Iterable[str] = (), *, where: str = "config") -> config_lib.RunConfig:
+def freeze(
+    config: ml_collections.ConfigDict, overrides: Iterable[str] = (), *, where: str = "config"
+) -> config_lib.RunConfig:
     """`config` with `overrides` as a checked `RunConfig`."""
     values = config.to_dict()
     for override in overrides:
@@ -68,7 +73,9 @@ def freeze(config: ml_collections.ConfigDict, overrides: Iterable[str] = (), *, 
 
 def run_config(values: Mapping[str, Any], *, where: str = "config") -> config_lib.RunConfig:
     """A checked `RunConfig` from plain values; strings are read as the key's type asks."""
-    sections = {name: _record(kind, values.get(name) or {}, where=where, prefix=f"{name}.") for name, kind in SECTIONS.items()}
+    sections = {
+        name: _record(kind, values.get(name) or {}, where=where, prefix=f"{name}.") for name, kind in SECTIONS.items()
+    }
     rest = {key: value for key, value in values.items() if key not in SECTIONS}
     config: config_lib.RunConfig = dataclasses.replace(_record(config_lib.RunConfig, rest, where=where), **sections)
     _check(config, where)
@@ -82,7 +89,9 @@ def _check(config: config_lib.RunConfig, where: str) -> None:
 
     require(bool(config.tasks), "tasks", config.tasks, "at least one task name, for example tasks='arc_easy'")
     require(config.num_fewshot is None or config.num_fewshot >= 0, "num_fewshot", config.num_fewshot, "0 or more")
-    require(config.limit is None or config.limit > 0, "limit", config.limit, "a number above 0, or None for all documents")
+    require(
+        config.limit is None or config.limit > 0, "limit", config.limit, "a number above 0, or None for all documents"
+    )
     require(config.bootstrap_iters >= 0, "bootstrap_iters", config.bootstrap_iters, "0 or more")
     for key, value, known in (
         ("model.dtype", config.model.dtype, config_lib.DTYPES),
@@ -112,10 +121,12 @@ def _load(path: str) -> ml_collections.ConfigDict:
     try:
         spec.loader.exec_module(module)
         config = module.get_config()
-    except (AttributeError, KeyError, TypeError, SyntaxError, ImportError) as error:
-        raise errors.ConfigError(f"recipe {path!r}: {str(error).strip()}") from error
+    except Exception as error:  # a recipe is anybody's code
+        raise errors.ConfigError(f"recipe {path!r}: {type(error).__name__}: {str(error).strip()}") from error
     if not isinstance(config, ml_collections.ConfigDict):
-        raise errors.ConfigError(f"recipe {path!r}: get_config() returned {type(config).__name__}, expected recipe.default_config().")
+        raise errors.ConfigError(
+            f"recipe {path!r}: get_config() returned {type(config).__name__}, expected recipe.default_config()."
+        )
     return config
 
 
@@ -127,19 +138,18 @@ def _find(path: str) -> pathlib.Path:
         if candidate.is_file():
             return candidate
     known = sorted(file.stem for file in shipped.glob("*.py"))
-    raise errors.ConfigError(f"recipe {path!r} not found.{lookup.nearest(given.stem, known)} Shipped recipes: {', '.join(known)}.")
+    raise errors.ConfigError(
+        f"recipe {path!r} not found.{lookup.nearest(given.stem, known)} Shipped recipes: {', '.join(known)}."
+    )
 
 
 def _defaults(kind: type) -> dict[str, Any]:
-    return {
-        field.name: field.default_factory() if field.default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING
-        else (None if field.default is dataclasses.MISSING else field.default)
-        for field in dataclasses.fields(kind)
-    }  # fmt: skip
+    made = kind(tasks=()) if kind is config_lib.RunConfig else kind()
+    return {field.name: getattr(made, field.name) for field in dataclasses.fields(kind)}
 
 
 def _placeholder(default: Any) -> Any:
-    # Keys without a default, and those that take more than one type ("a,b" or a tuple), accept anything here; `run_config` checks.
+    # Keys without a default, and those of more than one type ("a,b" or a tuple), take anything here; `run_config` checks.
     if isinstance(default, bool | int | str):
         return default
     return ml_collections.FieldReference(default, field_type=object)
@@ -172,7 +182,9 @@ def _typed(value: Any, hint: Any, *, where: str) -> Any:
         return float(parsed)
     if isinstance(parsed, kind) and not (kind is not bool and isinstance(parsed, bool)):
         return parsed
-    raise errors.ConfigError(f"{where} = {value!r}; expected {kind.__name__}{' or None' if type(None) in kinds else ''}.")
+    raise errors.ConfigError(
+        f"{where} = {value!r}; expected {kind.__name__}{' or None' if type(None) in kinds else ''}."
+    )
 
 
 def _names(value: Any, *, where: str) -> tuple[Any, ...]:

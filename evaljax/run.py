@@ -8,6 +8,7 @@ Prints the table of scores; with `output_dir` also writes results.json, samples_
 import dataclasses
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -75,8 +76,10 @@ def keys() -> Iterator[str]:
             yield from (f"{field.name}.{key.name}" for key in dataclasses.fields(section))
 
 
-def run(config: config_lib.RunConfig, *, progress: progress_lib.Progress = progress_lib.silent) -> result.EvalResult | None:
-    """Evaluates, prints and writes; None after a dry run. Everything that can be refused is refused before weights load."""
+def run(
+    config: config_lib.RunConfig, *, progress: progress_lib.Progress = progress_lib.silent
+) -> result.EvalResult | None:
+    """Evaluates, prints and writes; None after a dry run. What can be refused is refused before weights load."""
     clock = [("start", time.perf_counter())]
     folder = None if config.output_dir is None else pathlib.Path(config.output_dir)
     if folder is not None:
@@ -143,7 +146,10 @@ def dry_run(
     for record in records[:3]:
         print(json.dumps(record, ensure_ascii=False))
     if len(records) > 3:
-        print(f"… {len(records) - 3} more" + (f" in {folder / 'requests.jsonl'}" if folder else "; give output_dir to have all"))
+        print(
+            f"… {len(records) - 3} more"
+            + (f" in {folder / 'requests.jsonl'}" if folder else "; give output_dir to have all")
+        )
     print(json.dumps(plan, indent=2))
     if folder is not None:
         files.write_jsonl(folder / "requests.jsonl", records)
@@ -165,7 +171,7 @@ def make_manifest(
     clock: Sequence[tuple[str, float]],
 ) -> dict[str, Any]:
     """Everything about the run but its scores: versions, configuration, model, prompts' hash, plan, seconds."""
-    seconds = {name: after - before for (_, before), (name, after) in zip(clock, clock[1:], strict=False)}
+    seconds = {name: after - before for (_, before), (name, after) in itertools.pairwise(clock)}
     return {
         "versions": {"python": platform.python_version(), **dict(package_versions())},
         "platform": platform.platform(),
@@ -190,8 +196,8 @@ def package_versions() -> Iterator[tuple[str, str]]:
 def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, manifest: dict[str, Any]) -> None:
     """Prints the run's line, the table, what should be known beside it, and where the time went."""
     print(
-        f"{config.model.backend} ({config.model.path}, {config.model.dtype}), gen_kwargs: {dict(config.gen_kwargs) or None}, "
-        f"limit: {config.limit}, num_fewshot: {config.num_fewshot}"
+        f"{config.model.backend} ({config.model.path}, {config.model.dtype}), "
+        f"gen_kwargs: {dict(config.gen_kwargs) or None}, limit: {config.limit}, num_fewshot: {config.num_fewshot}"
     )
     print(table.tables(outcome))
     for line in table.health_lines(outcome):
@@ -200,7 +206,9 @@ def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, mani
         print(line)
 
 
-def write_outcome(folder: pathlib.Path, outcome: result.EvalResult, manifest: dict[str, Any], *, log_samples: bool) -> None:
+def write_outcome(
+    folder: pathlib.Path, outcome: result.EvalResult, manifest: dict[str, Any], *, log_samples: bool
+) -> None:
     """Writes samples, manifest and, last, results.json: where it exists, the run is complete."""
     if log_samples:
         samples.write_samples(folder, outcome.tasks)

@@ -6,13 +6,25 @@ from evaljax.core import errors
 
 def write(folder, body):
     path = folder / "mine.py"
-    path.write_text(f"from evaljax import recipe\n\ndef get_config():\n    config = recipe.default_config()\n{body}\n    return config\n")
+    path.write_text(
+        "from evaljax import recipe\n\ndef get_config():\n    config = recipe.default_config()\n"
+        f"{body}\n    return config\n"
+    )
     return str(path)
 
 
 def test_a_recipe_and_its_overrides_become_one_checked_config(tmp_path):
     path = write(tmp_path, "    config.tasks = 'a, b'\n    config.model.dtype = 'bfloat16'\n    config.limit = 5")
-    config = recipe.read(path, ["model.path=/models/x,y", "num_fewshot=3", "limit=0.5", "gen_kwargs=temperature=0.7,until=['\\n']", "dry_run=true"])
+    config = recipe.read(
+        path,
+        [
+            "model.path=/models/x,y",
+            "num_fewshot=3",
+            "limit=0.5",
+            "gen_kwargs=temperature=0.7,until=['\\n']",
+            "dry_run=true",
+        ],
+    )
     assert config.tasks == ("a", "b")
     assert config.model.path == "/models/x,y"  # a comma in a path is a comma in a path
     assert config.model.dtype == "bfloat16"
@@ -68,7 +80,8 @@ def test_a_wrong_override_names_key_value_and_what_is_expected(tmp_path, overrid
         ("    config.seed = 'x'", "seed"),
         ("    config.tasks = 'a'\n    config = {}", r"get_config\(\) returned dict"),
         ("    config.tasks = 'a'\n    import nowhere_at_all", "nowhere_at_all"),
-        ("    this is not Python", "invalid syntax"),
+        ("    this is not Python", "NameError"),
+        ("    1 = 2", "SyntaxError"),
     ],
 )
 def test_a_broken_recipe_is_named(tmp_path, body, message):
@@ -77,5 +90,8 @@ def test_a_broken_recipe_is_named(tmp_path, body, message):
 
 
 def test_a_missing_recipe_names_the_shipped_ones():
-    with pytest.raises(errors.ConfigError, match=r"'configs/quikstart\.py' not found\. Did you mean 'quickstart'\? Shipped recipes: .*quickstart"):
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"'configs/quikstart\.py' not found\. Did you mean 'quickstart'\? Shipped recipes: .*quickstart",
+    ):
         recipe.read("configs/quikstart.py")

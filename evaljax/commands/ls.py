@@ -16,8 +16,10 @@ def main(argv: Sequence[str]) -> int:
     """Prints the tasks, groups or tags whose name matches; returns the exit code."""
     parser = argparse.ArgumentParser(prog="evaljax ls", description="List tasks, groups and tags.")
     parser.add_argument("kind", nargs="?", default="all", choices=[*LISTED, "all"], help="what to list (default: all)")
-    parser.add_argument("pattern", nargs="?", default="*", help="only names that match, for example 'mmlu*'")
-    parser.add_argument("--task_path", action="append", default=[], metavar="DIR", help="another folder of tasks; repeatable")
+    parser.add_argument("pattern", nargs="?", default="*", help="only names that match, for example '*_easy'")
+    parser.add_argument(
+        "--task_path", action="append", default=[], metavar="DIR", help="another folder of tasks; repeatable"
+    )
     words = list(argv)
     if words and words[0] not in [*LISTED, "all"] and not words[0].startswith("-"):
         words.insert(0, "all")

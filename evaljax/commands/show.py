@@ -10,11 +10,15 @@ from evaljax.engine import encode, tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a task's first documents as the model gets them: prompt, continuations, token ids; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="evaljax show", description="Print a task's real prompts, continuations and token ids.")
+    """Prints a task's first documents as the model gets them; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="evaljax show", description="Print a task's real prompts, continuations and token ids."
+    )
     parser.add_argument("task", help="name of a task")
     parser.add_argument("-n", type=int, default=1, metavar="N", help="how many documents (default: 1)")
-    parser.add_argument("--config.KEY", dest="unused", metavar="VALUE", help="any key of a recipe, for example --config.num_fewshot=2")
+    parser.add_argument(
+        "--config.KEY", dest="unused", metavar="VALUE", help="any key of a recipe, for example --config.num_fewshot=2"
+    )
     options, rest = parser.parse_known_args(argv)
     overrides = [f"tasks={options.task}", f"limit={options.n + 0.0 if options.n < 1 else options.n}"]
     for word in rest:
@@ -46,12 +50,17 @@ def _show_example(example: task.Example, tokens: tokenizer.Tokenizer | None, max
             if tokens is not None:
                 asked = request.LoglikelihoodRequest(prompt, rest[0])
                 [encoded] = encode.encode_loglikelihood(tokens, [asked], max_length or sys.maxsize)
-                split = len(encoded.tokens) - encoded.num_targets
-                print(f"   {len(encoded.tokens)} tokens, read … {encoded.tokens[:split][-8:].tolist()}, scored {encoded.tokens[split:].tolist()}")
-                scored = tokens.decode(encoded.tokens[split:], skip_special_tokens=False)
-                print(f"   scored text {scored!r}" + (", merged across the join" if encoded.boundary_merge else ""))
+                _show_tokens(tokens, encoded)
         elif tokens is not None:
             ids = tokens.encode(prompt)
             print(f"── {len(ids)} tokens: {ids[:8]} … {ids[-8:]}" if len(ids) > 16 else f"── {len(ids)} tokens: {ids}")
         if item.request_type == "generate_until":
             print(f"── generation: {rest[0]}")
+
+
+def _show_tokens(tokens: tokenizer.Tokenizer, encoded: encode.Encoded) -> None:
+    ids = encoded.tokens.tolist()
+    read, scored = ids[: -encoded.num_targets], ids[-encoded.num_targets :]
+    print(f"   {len(ids)} tokens: read {'… ' * (len(read) > 8)}{read[-8:]}, scored {scored}")
+    text = tokens.decode(scored, skip_special_tokens=False)
+    print(f"   scored text {text!r}" + (", merged across the join" if encoded.boundary_merge else ""))

@@ -16,7 +16,9 @@ def main(argv: Sequence[str]) -> int:
     findings = [
         finding
         for path in options.path
-        for finding in validate.validate_tree(path, metrics=metrics.METRICS, filters=filters.FILTERS, aggregations=aggregate.AGGREGATIONS)
+        for finding in validate.validate_tree(
+            path, metrics=metrics.METRICS, filters=filters.FILTERS, aggregations=aggregate.AGGREGATIONS
+        )
     ]
     for finding in findings:
         print(finding)

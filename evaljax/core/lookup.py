@@ -22,7 +22,12 @@ def listing(known: Iterable[str], limit: int = 24) -> str:
 
 
 def find(
-    table: Mapping[str, T], name: str, *, what: str, where: str = "", error: type[errors.EvaljaxError] = errors.ConfigError
+    table: Mapping[str, T],
+    name: str,
+    *,
+    what: str,
+    where: str = "",
+    error: type[errors.EvaljaxError] = errors.ConfigError,
 ) -> T:
     """`table[name]`, or `error` naming where, what, the nearest name and what is known."""
     if name in table:

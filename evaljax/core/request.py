@@ -64,8 +64,8 @@ class LoglikelihoodResponse:
     """`logprob` in nats, summed over `num_tokens` continuation tokens.
 
     `num_truncated`: tokens cut from the left because the request was longer than the model's context.
-    `boundary_merge`: the tokenizer merged text across the join of context and continuation, so that the scored tokens begin
-    before the join.
+    `boundary_merge`: the tokenizer merged text across the join of context and continuation, so that the scored tokens
+    begin before the join.
     """
 
     logprob: float

@@ -29,7 +29,7 @@ class FunctionRef:
         return f"{self.folder}/{self.name}"
 
 
-# A field that turns a document into something: a column name, a Jinja template, a literal, or (once resolved) a function.
+# What turns a document into something: a column name, a Jinja template, a literal, or (once resolved) a function.
 Template = str | int | list[Any] | dict[str, Any] | Callable[..., Any] | FunctionRef | None
 
 
@@ -159,8 +159,8 @@ class Example:
       doc: the document itself.
       target: what `doc_to_target` gives (int, str, list, ...).
       choices: what `doc_to_choice` gives, or None.
-      gold: the label to score against: `doc_to_text`'s index where the choices are in the context (`multiple_input`), else
-        `target`.
+      gold: the label to score against: `doc_to_text`'s index where the choices are in the context (`multiple_input`),
+        else `target`.
       instances: the document's requests, in order (choices, then unconditional choices for acc_mutual_info).
     """
 

@@ -9,7 +9,7 @@ from evaljax.core import progress as progress_lib
 
 @contextlib.contextmanager
 def bar() -> Iterator[progress_lib.Progress]:
-    """A `Progress` that draws one bar for each label; on a stream that is no terminal only finished labels are printed."""
+    """A `Progress` that draws one bar a label; on a stream that is no terminal it prints finished labels only."""
     import rich.console
     import rich.progress
 

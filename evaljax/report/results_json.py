@@ -1,7 +1,7 @@
 """An evaluation's outcome in lm-eval's result schema. The only module that knows that JSON.
 
-Differences from lm-eval, on purpose: a standard error that is not defined is None (lm-eval: the string "N/A"), and a value
-that is not finite is None (lm-eval: the literal NaN, which is not JSON). Extra keys: `health` (counts per task).
+Differences from lm-eval, on purpose: a standard error that is not defined is None (lm-eval: the string "N/A"), and a
+value that is not finite is None (lm-eval: the literal NaN, which is not JSON). Extra keys: `health` (counts per task).
 """
 
 import dataclasses

@@ -70,7 +70,7 @@ def _rows(outcome: result.EvalResult, name: str, depth: int) -> list[list[str]]:
     arrows = results_json.higher_is_better(outcome, name)
     if not item.metrics:
         return [[label, str(version), *[""] * 7]]
-    rows = []
+    rows: list[list[str]] = []
     for metric, pipeline in sorted(item.metrics):
         stderr = item.stderrs.get((metric, pipeline))
         rows.append(
@@ -97,8 +97,8 @@ def engine_lines(manifest: dict[str, Any]) -> list[str]:
         if plan.get("unique_tokens"):
             ratio = plan["forward_tokens"] / plan["unique_tokens"]
             lines.append(
-                f"{kind}: {plan['requests']:,} requests, {plan['request_tokens']:,} tokens asked, {plan['unique_tokens']:,} unique, "
-                f"{plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
+                f"{kind}: {plan['requests']:,} requests, {plan['request_tokens']:,} tokens asked, "
+                f"{plan['unique_tokens']:,} unique, {plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
             )
     seconds = {**(engine.get("seconds") or {}), "total": manifest["seconds"]["total"]}
     executables = f", {engine['executables']} executables" if "executables" in engine else ""

@@ -15,7 +15,16 @@ def task_result(name, acc, shots=0, **config):
         sample_len=4,
         num_docs=9,
         num_fewshot=shots,
-        samples=({"doc_id": 0, "doc": {"q": "x"}, "target": 1, "arguments": [("c", " a")], "resps": [[(-1.5, False)]], "filtered_resps": [(-1.5, False)]},),
+        samples=(
+            {
+                "doc_id": 0,
+                "doc": {"q": "x"},
+                "target": 1,
+                "arguments": [("c", " a")],
+                "resps": [[(-1.5, False)]],
+                "filtered_resps": [(-1.5, False)],
+            },
+        ),
         counts={"ties": 2},
     )
 
@@ -33,7 +42,11 @@ def group_result(name, children, **scores):
 @pytest.fixture
 def outcome():
     return result.EvalResult(
-        tasks={"b": task_result("b", 0.25, shots=5), "a": task_result("a", 0.75, shots=5, task_alias="A!"), "alone": task_result("alone", 0.0)},
+        tasks={
+            "b": task_result("b", 0.25, shots=5),
+            "a": task_result("a", 0.75, shots=5, task_alias="A!"),
+            "alone": task_result("alone", 0.0),
+        },
         groups={"outer": group_result("outer", ("inner",)), "inner": group_result("inner", ("b", "a"), rolls_up=True)},
         facts={"date": 1.5},
     )
@@ -47,7 +60,8 @@ def test_the_dictionary_has_lm_evals_keys_and_is_strict_json(outcome):
         "acc,none": 0.75, "acc_stderr,none": 0.1, "acc_norm,none": None, "acc_norm_stderr,none": None,
     }  # fmt: skip
     assert made["results"]["inner"] == {
-        "name": "inner", "alias": "inner", "sample_len": 8, "sample_count": {"acc,none": 8}, "acc,none": 0.5, "acc_stderr,none": 0.05,
+        "name": "inner", "alias": "inner", "sample_len": 8, "sample_count": {"acc,none": 8},
+        "acc,none": 0.5, "acc_stderr,none": 0.05,
     }  # fmt: skip
     assert made["results"]["outer"] == {"name": "outer", "alias": "outer"}
     assert list(made["groups"]) == ["inner"]
@@ -67,17 +81,48 @@ def test_groups_come_before_their_members_and_members_sorted(outcome):
 
 def test_shots_of_a_group_that_disagree_are_left_out():
     outcome = result.EvalResult(
-        tasks={"a": task_result("a", 0.0, shots=1), "b": task_result("b", 0.0, shots=2)}, groups={"g": group_result("g", ("a", "b"))}
+        tasks={"a": task_result("a", 0.0, shots=1), "b": task_result("b", 0.0, shots=2)},
+        groups={"g": group_result("g", ("a", "b"))},
     )
     assert "g" not in results_json.results_dict(outcome)["n-shot"]
 
 
 def test_the_table_has_lm_evals_columns_and_an_indented_tree(outcome):
     lines = table.tables(outcome).splitlines()
-    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == ["Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr"]
+    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == [
+        "Tasks",
+        "Version",
+        "Filter",
+        "n-shot",
+        "Metric",
+        "",
+        "Value",
+        "",
+        "Stderr",
+    ]
     assert lines[2].startswith("|outer ")
-    assert [cell.strip() for cell in lines[4].split("|")[1:-1]] == ["- A!", "1.0", "none", "5", "acc", "↑", "0.7500", "±", "0.1000"]
-    assert [cell.strip() for cell in lines[5].split("|")[1:-1]] == ["", "", "none", "5", "acc_norm", "↑", "nan", "±", "N/A"]
+    assert [cell.strip() for cell in lines[4].split("|")[1:-1]] == [
+        "- A!",
+        "1.0",
+        "none",
+        "5",
+        "acc",
+        "↑",
+        "0.7500",
+        "±",
+        "0.1000",
+    ]
+    assert [cell.strip() for cell in lines[5].split("|")[1:-1]] == [
+        "",
+        "",
+        "none",
+        "5",
+        "acc_norm",
+        "↑",
+        "nan",
+        "±",
+        "N/A",
+    ]
     assert len({len(line) for line in lines if line.startswith("|")}) <= 2
     assert table.health_lines(outcome)[0] == "b: ties 2 (of 4 documents)"
 
