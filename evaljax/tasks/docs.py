@@ -8,10 +8,11 @@
 Parquet files of a mirror or folder are read directly: `datasets` would first copy each of them into its cache.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaljax.core import errors, lookup, task
@@ -116,7 +117,8 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
     if folder is not None:
         kwargs.pop("revision", None)
     try:
-        loaded = datasets.load_dataset(path, config.dataset_name, **kwargs)
+        with _no_progress_bars():
+            loaded = datasets.load_dataset(path, config.dataset_name, **kwargs)
     except Exception as error:  # `datasets` raises many kinds; each means that there are no documents
         looked = f" It is not in the mirror {mirror}." if mirror is not None and folder is None else ""
         raise errors.DataError(
@@ -177,19 +179,27 @@ def _rows(dataset: Any) -> Split:
 
 
 def _processed(dataset: Any, process_docs: Callable[..., Any], config: task.TaskConfig, name: str) -> Split:
-    import datasets
-
-    bars = datasets.utils.logging.is_progress_bar_enabled()
-    datasets.disable_progress_bars()  # the run has one bar of its own
     try:
-        return _rows(process_docs(dataset))
+        with _no_progress_bars():
+            return _rows(process_docs(dataset))
     except Exception as error:  # foreign code
         function = getattr(process_docs, "__qualname__", process_docs)
         raise errors.DataError(
             f"task {config.task!r}: process_docs {function} failed on split {name!r}: {error!r}."
         ) from error
+
+
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    # `datasets` draws one for every step; a run has one of its own.
+    import datasets
+
+    shown = datasets.utils.logging.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
     finally:
-        if bars:
+        if shown:
             datasets.enable_progress_bars()
 
 
