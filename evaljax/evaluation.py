@@ -63,6 +63,13 @@ def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
         groups.check_group(group)
 
 
+def check_lengths(loaded: load.LoadedTasks, config: config_lib.RunConfig, max_length: int | None) -> None:
+    """Raises TaskError for a task whose generations leave no room for a prompt in `max_length` tokens."""
+    for item in loaded.tasks.values():
+        if max_length is not None and item.config.output_type == "generate_until":
+            generation.check_length(sampling(item.config, config.seed), max_length, where=item.config.source)
+
+
 def prepare(
     loaded: load.LoadedTasks,
     config: config_lib.RunConfig,
@@ -70,7 +77,8 @@ def prepare(
     *,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Prepared:
-    """`loaded` with documents read and requests built; of `backend` only the chat template is used."""
+    """`loaded` with documents read and requests built; of `backend` only its chat template and `max_length` are used."""
+    check_lengths(loaded, config, getattr(backend, "max_length", None))
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn

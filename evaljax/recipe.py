@@ -4,7 +4,7 @@ from evaljax import recipe
 
 def get_config():
     config = recipe.default_config()
-    config.tasks = "arc_easy,hellaswag"
+    config.tasks = "my_task,another"
     config.model.path = "HuggingFaceTB/SmolLM2-135M-Instruct"
     return config
 """
@@ -87,7 +87,7 @@ def _check(config: config_lib.RunConfig, where: str) -> None:
         if not holds:
             raise errors.ConfigError(f"{where}: {key} = {value!r}; expected {expected}.")
 
-    require(bool(config.tasks), "tasks", config.tasks, "at least one task name, for example tasks='arc_easy'")
+    require(bool(config.tasks), "tasks", config.tasks, "at least one task name")
     require(config.num_fewshot is None or config.num_fewshot >= 0, "num_fewshot", config.num_fewshot, "0 or more")
     require(
         config.limit is None or config.limit > 0, "limit", config.limit, "a number above 0, or None for all documents"
@@ -149,7 +149,7 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def _placeholder(default: Any) -> Any:
-    # Keys without a default, and those of more than one type ("a,b" or a tuple), take anything here; `run_config` checks.
+    # Keys without a default or of more than one type ("a,b", or a tuple) take anything here; `run_config` checks.
     if isinstance(default, bool | int | str):
         return default
     return ml_collections.FieldReference(default, field_type=object)

@@ -9,7 +9,7 @@ from evaljax.tasks import validate
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints what is wrong with task files, without data; the exit code is 1 if anything is."""
+    """Prints errors and advice on task files, without data; the exit code is 1 if there is an error."""
     parser = argparse.ArgumentParser(prog="evaljax validate", description="Check task files without data.")
     parser.add_argument("path", nargs="+", type=pathlib.Path, help="a YAML file or a folder of them")
     options = parser.parse_args(list(argv))
@@ -22,5 +22,6 @@ def main(argv: Sequence[str]) -> int:
     ]
     for finding in findings:
         print(finding)
-    print(f"{len(findings)} findings" if findings else "no findings")
-    return 1 if findings else 0
+    num_errors = sum(not finding.advice for finding in findings)
+    print(f"{num_errors} errors, {len(findings) - num_errors} pieces of advice")
+    return 1 if num_errors else 0

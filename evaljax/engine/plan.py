@@ -22,13 +22,13 @@ from evaljax.core import config
 from evaljax.engine import encode, trie
 
 # (unique tokens, chunk length): the first whose tokens are not reached. A tiny job would mostly forward padding.
-CPU_CHUNKS = ((512, 64), (4096, 128))
-CPU_CHUNK = 256
+CPU_CHUNKS = ((512, 64), (4096, 128), (40_000, 256))
+CPU_CHUNK = 512
 ACCELERATOR_CHUNK = 512
 ACCELERATOR_ROWS = 16  # for each device: 8,192 tokens a step keep the matrix units busy
 STEPS_PER_ROW = 8  # fewer rows rather than fewer steps: the last step of each row is half padding
 MIN_CACHE = 256
-POOL_ROOM = 2048  # pool rows beyond one step's worth
+MIN_POOL = 4096  # pool rows; one size for most jobs, so that they share the reduce executable
 TABLE_ROWS = 2048  # table rows of one reduce call
 TABLE_TARGETS = 8  # targets of a table row; a position with more takes several rows
 FIELDS = ("tokens", "positions", "end", "base", "slots", "take")
@@ -140,7 +140,7 @@ def choose_shape(
     rows = options.num_rows or rows * num_devices
     # Powers of two: few different executables over many jobs. Unused slots cost memory, not time.
     cache = min(_power_of_two(max(forest.height, MIN_CACHE)), max(-(-max_length // 128) * 128, forest.height))
-    return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, pool_size=POOL_ROOM + rows * chunk)
+    return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, pool_size=max(MIN_POOL, 2 * rows * chunk))
 
 
 def lay_out(forest: trie.Trie, places: np.ndarray, targets: np.ndarray, counts: np.ndarray, shape: Shape) -> Plan:

@@ -11,7 +11,8 @@ SHARED_LEAST = (
     16  # a shorter shared prefix saves less than the padding of a chunk: not worth leaving the longest-first order
 )
 SLOT_MULTIPLE = 128  # cache lengths are whole key blocks
-_MAX_SLOTS = {"cpu": 16, "gpu": 64, "tpu": 64}
+_MAX_SLOTS = {"cpu": 32, "gpu": 64, "tpu": 64}  # on two cores 32 slots cost twice what one costs
+_MAX_SLOTS_ELSEWHERE = 32
 _CPU_CACHE_BYTES = 2 << 30
 _CACHE_SHARE = 0.5  # of the memory that a device has left once the parameters are there
 
@@ -45,7 +46,7 @@ def shape(
     if not num_slots:
         budget = _CPU_CACHE_BYTES if free_bytes is None else int(free_bytes * _CACHE_SHARE)
         fits = max(1, budget // slot_bytes - 1)  # one more row holds the path of the prefill
-        num_slots = min(len(lengths), fits, _MAX_SLOTS.get(platform, 16))
+        num_slots = min(len(lengths), fits, _MAX_SLOTS.get(platform, _MAX_SLOTS_ELSEWHERE))
     return Shape(num_slots=num_slots, length=length, cache_bytes=(num_slots + 1) * slot_bytes)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 def plain(value: Any) -> Any:
     """`value` as dicts with string keys, lists, strings, Python numbers, booleans and None.
 
-    NaN and infinities become None (JSON has no word for them), numpy scalars and 0-d arrays Python numbers, tuples, sets
-    and arrays lists, functions their source; everything else its `str`.
+    NaN and infinities become None (JSON has no word for them), numpy scalars and 0-d arrays Python numbers, tuples,
+    sets and arrays lists, functions their source; everything else its `str`.
     """
     if value is None or isinstance(value, str | bool | int):
         return value

@@ -51,6 +51,8 @@ def validate_tree(
     also be tasks that ship with evaljax.
     """
     root = pathlib.Path(path).expanduser().resolve()
+    if not root.exists():
+        raise errors.TaskError(f"there is no file or folder {path}.")
     files = [root] if root.is_file() else list(index.yaml_paths(root))
     own = index.build_index([root]) if root.is_dir() else index.TaskIndex(entries={})
     known = {*index.build_index([library.library_root()]).entries, *own.entries}
