@@ -20,6 +20,7 @@ write_orbax = orbax_dir.write
 def read_config(path: str, *, revision: str | None = None) -> config.ModelConfig:
     """The configuration of the model at `path` (see `read_model`); no weights are read or fetched."""
     if path.endswith(".gguf"):
+        hub.refuse_revision(path, revision)
         return gguf_file.read_config(pathlib.Path(path))
     folder = hub.folder(path, revision=revision, weights=False)
     if orbax_dir.is_ours(folder):
@@ -37,6 +38,7 @@ def read_model(path: str, *, dtype: str, revision: str | None = None) -> Model:
     if dtype not in run_config.DTYPES:
         raise errors.ConfigError(f"unknown dtype {dtype!r}.{lookup.nearest(dtype, run_config.DTYPES)}")
     if path.endswith(".gguf"):
+        hub.refuse_revision(path, revision)
         return gguf_file.read_model(pathlib.Path(path), dtype=dtype)
     folder = hub.folder(path, revision=revision, weights=True)
     if orbax_dir.is_ours(folder):

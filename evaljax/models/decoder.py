@@ -63,11 +63,21 @@ class Decoder(nnx.Module):
 
 
 def create(config: ModelConfig, rngs: nnx.Rngs, *, std: float = 0.02, dtype: jnp.dtype = jnp.float32) -> Decoder:
-    """A decoder with random weights: normal with `std`, norms at one, biases at zero."""
-    return Decoder(
-        config,
-        {path: _draw(path, shape, rngs, std, dtype) for path, shape in config_lib.parameter_shapes(config).items()},
-    )
+    """A decoder with random weights: normal with `std`, norms at one, biases at zero.
+
+    Drawn by numpy on the host, seeded from `rngs.params()`: no program is compiled for every shape.
+    """
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(rngs.params())))
+
+    def draw(name: str, shape: tuple[int, ...]) -> Array:
+        if name.endswith("norm"):
+            return jnp.asarray(np.ones(shape, np.float32), dtype)
+        if name.endswith("bias"):
+            return jnp.asarray(np.zeros(shape, np.float32), dtype)
+        return jnp.asarray(std * generator.standard_normal(shape, np.float32), dtype)
+
+    shapes = config_lib.parameter_shapes(config)
+    return Decoder(config, {path: draw(path[-1], shape) for path, shape in shapes.items()})
 
 
 def init_cache(config: ModelConfig, batch: int, length: int, dtype: jnp.dtype) -> Cache:
@@ -159,15 +169,6 @@ def rotary_frequencies(config: ModelConfig) -> np.ndarray:
     smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     smooth = np.clip(smooth, 0.0, 1.0)
     return ((1 - smooth) * frequencies / scaling.factor + smooth * frequencies).astype(np.float32)
-
-
-def _draw(path: tuple[str, ...], shape: tuple[int, ...], rngs: nnx.Rngs, std: float, dtype: jnp.dtype) -> Array:
-    """A parameter's initial value."""
-    if path[-1].endswith("norm"):
-        return jnp.ones(shape, dtype)
-    if path[-1].endswith("bias"):
-        return jnp.zeros(shape, dtype)
-    return std * jax.random.normal(rngs.params(), shape, dtype)
 
 
 def _rotation(

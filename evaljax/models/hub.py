@@ -14,6 +14,7 @@ def folder(path: str, *, revision: str | None, weights: bool) -> pathlib.Path:
     """The local folder of a model: `path` itself if it exists, else the hub's files of that name, only those needed."""
     local = pathlib.Path(path)
     if local.is_dir():
+        refuse_revision(path, revision)
         return local
     if local.exists():
         raise errors.CheckpointError(f"{path}: a file; expected a model folder, a .gguf file or a hub id")
@@ -27,3 +28,9 @@ def folder(path: str, *, revision: str | None, weights: bool) -> pathlib.Path:
     except (OSError, ValueError) as error:
         at = f" at revision {revision!r}" if revision else ""
         raise errors.CheckpointError(f"{path}: no such folder, and not to be had from the hub{at}: {error}") from error
+
+
+def refuse_revision(path: str, revision: str | None) -> None:
+    """Nothing, if no revision is asked of a local path: it has none."""
+    if revision is not None:
+        raise errors.ConfigError(f"{path}: revision {revision!r} of a local path; expected a hub id, or no revision")

@@ -210,6 +210,13 @@ def test_a_hub_id_that_cannot_be_fetched_is_refused():  # conftest keeps the hub
         checkpoint.read_config("nobody/nothing", revision="main")
 
 
+@pytest.mark.parametrize("name", ["m", "m.gguf"])
+def test_a_revision_of_a_local_path_is_refused(tmp_path, name):
+    write_folder(tmp_path / "m", hf_tensors())
+    with pytest.raises(errors.ConfigError, match=f"{name}: revision 'main' of a local path; expected a hub id"):
+        checkpoint.read_config(str(tmp_path / name), revision="main")
+
+
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(errors.ConfigError, match=r"unknown dtype 'float23'\. Did you mean 'float32'\?"):
         checkpoint.read_model("anywhere", dtype="float23")
