@@ -13,6 +13,7 @@ import numpy as np
 
 from evaljax.core import errors, request
 from evaljax.engine import tokenizer as tokenizers
+from evaljax.engine import trie
 
 SHOWN = 60  # characters of a request in an error
 
@@ -50,16 +51,16 @@ def encode_loglikelihood(
     Raises RequestError for an empty continuation, and for one that is longer than `max_length`.
     """
     pairs = [_move_whitespace(query) for query in requests]
-    whole = tokenizer.encode_batch([context + continuation for context, continuation in pairs if context])
-    heads = tokenizer.encode_batch([context for context, _ in pairs if context])
-    alone = tokenizer.encode_batch([text for context, text in pairs if not context], add_special_tokens=False)
+    whole = tokenizer.encode_arrays([context + continuation for context, continuation in pairs if context])
+    heads = tokenizer.encode_arrays([context for context, _ in pairs if context])
+    alone = tokenizer.encode_arrays([text for context, text in pairs if not context], add_special_tokens=False)
     with_context, without = iter(zip(heads, whole, strict=True)), iter(alone)
-    results = []
+    prefix, results = tokenizer.prefix_token_id, []
     for query, (context, _) in zip(requests, pairs, strict=True):
         if context:
-            tokens, num_targets, merged = _split(tokenizer, *next(with_context))
+            tokens, num_targets, merged = _split(prefix, *next(with_context))
         else:
-            tokens, num_targets, merged = *_after_prefix(tokenizer, next(without)), False
+            tokens, num_targets, merged = *_after_prefix(prefix, next(without)), False
         if num_targets == 0:
             raise errors.RequestError(f"{_show(query)}: the tokenizer gives the continuation no token")
         if num_targets > max_length:
@@ -67,7 +68,7 @@ def encode_loglikelihood(
                 f"{_show(query)}: the continuation has {num_targets} tokens, the model reads at most {max_length}"
             )
         cut = max(0, len(tokens) - (max_length + 1))
-        results.append(Encoded(np.asarray(tokens[cut:], np.int32), num_targets, cut, merged))
+        results.append(Encoded(tokens[cut:], num_targets, cut, merged))
     return results
 
 
@@ -82,7 +83,7 @@ def encode_rolling(
         read       p 0 1 2 | 3 4 5 6 | 5 6 7 8
         predict    0 1 2 3 | 4 5 6 7 |     8 9
     """
-    texts = tokenizer.encode_batch([query.text for query in requests], add_special_tokens=False)
+    texts = tokenizer.encode_arrays([query.text for query in requests], add_special_tokens=False)
     return [_windows(tokenizer.prefix_token_id, tokens, max_length) for tokens in texts]
 
 
@@ -96,9 +97,9 @@ def encode_prompts(tokenizer: tokenizers.Tokenizer, contexts: Sequence[str], max
             f"no room for a prompt: {max_prompt_length} tokens are left for it; lower max_gen_toks"
         )
     results = []
-    for tokens in tokenizer.encode_batch(contexts):
+    for tokens in tokenizer.encode_arrays(contexts):
         cut = max(0, len(tokens) - max_prompt_length)
-        results.append(Prompt(np.asarray(tokens[cut:] or [tokenizer.prefix_token_id], np.int32), cut))
+        results.append(Prompt(tokens[cut:] if len(tokens) else np.asarray([tokenizer.prefix_token_id], np.int32), cut))
     return results
 
 
@@ -110,36 +111,27 @@ def _move_whitespace(query: request.LoglikelihoodRequest) -> tuple[str, str]:
     return context, query.context[len(context) :] + query.continuation
 
 
-def _after_prefix(tokenizer: tokenizers.Tokenizer, tokens: list[int]) -> tuple[list[int], int]:
-    """Tokens to score from the beginning of a sequence: the prefix token, once, conditions them."""
-    if tokens[:1] == [tokenizer.prefix_token_id]:
+def _after_prefix(prefix: int, tokens: np.ndarray) -> tuple[np.ndarray, int]:
+    """Tokens to score from the beginning of a sequence, and their number: the prefix token, once, conditions them."""
+    if len(tokens) and tokens[0] == prefix:
         return tokens, len(tokens) - 1
-    return [tokenizer.prefix_token_id, *tokens], len(tokens)
+    return np.concatenate([np.asarray([prefix], np.int32), tokens]), len(tokens)
 
 
-def _split(tokenizer: tokenizers.Tokenizer, head: list[int], whole: list[int]) -> tuple[list[int], int, bool]:
+def _split(prefix: int, head: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, int, bool]:
     """Tokens, number of targets, and whether the join was merged: the split is where `head` and `whole` part."""
-    common = _common_prefix(head, whole)
+    common = trie.common_prefix(head, whole)
     merged = common < len(head)
     if merged and common == len(whole):  # the longer text has fewer tokens: its last one covers the continuation
         common = max(0, common - 1)
     if common == 0:
-        return [tokenizer.prefix_token_id, *whole], len(whole), merged
+        return np.concatenate([np.asarray([prefix], np.int32), whole]), len(whole), merged
     return whole, len(whole) - common, merged
 
 
-def _common_prefix(a: list[int], b: list[int]) -> int:
-    """Length of the longest common prefix."""
-    if a == b[: len(a)]:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _windows(prefix: int, tokens: list[int], max_length: int) -> tuple[Encoded, ...]:
+def _windows(prefix: int, tokens: np.ndarray, max_length: int) -> tuple[Encoded, ...]:
     """The windows of one text."""
-    if tokens[:1] == [prefix]:  # the text brings its own BOS: context, not a prediction
-        tokens = tokens[1:]
-    sequence = np.asarray([prefix, *tokens], np.int32)
+    sequence, _ = _after_prefix(prefix, tokens)  # a text that brings its own BOS is not given another
     windows = []
     for first in range(1, len(sequence), max_length):  # predicts sequence[first:last]
         last = min(first + max_length, len(sequence))

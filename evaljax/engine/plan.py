@@ -21,12 +21,14 @@ import numpy as np
 from evaljax.core import config
 from evaljax.engine import encode, trie
 
-# (unique tokens, chunk length): the first whose tokens are not reached. A tiny job would mostly forward padding.
-CPU_CHUNKS = ((512, 64), (4096, 128), (40_000, 256))
-CPU_CHUNK = 512
+# On a CPU a step costs as much as this many tokens more than its own (each layer's weights are copied out of the stack;
+# SmolLM2: 0.41, 0.69, 1.31 s of CPU time at T = 128, 256, 512), and compiling a chunk of T as much as forwarding T.
+CPU_STEP_TOKENS = 48
+CPU_CHUNKS = (64, 128, 256, 512)
 ACCELERATOR_CHUNK = 512
 ACCELERATOR_ROWS = 16  # for each device: 8,192 tokens a step keep the matrix units busy
 STEPS_PER_ROW = 8  # fewer rows rather than fewer steps: the last step of each row is half padding
+CACHE_TOKENS = 1 << 16  # slots of all rows of a device; 8 GB for a model of 8 billion parameters in bfloat16
 MIN_CACHE = 256
 MIN_POOL = 4096  # pool rows; one size for most jobs, so that they share the reduce executable
 TABLE_ROWS = 2048  # table rows of one reduce call
@@ -131,15 +133,17 @@ def choose_shape(
     """Static shapes that suit the work and the device; `options` override T and B."""
     size = forest.unique_tokens
     if platform == "cpu":
-        chunk = next((chunk for limit, chunk in CPU_CHUNKS if size < limit), CPU_CHUNK)
         rows = 1
+        share = -(-size // (options.num_rows or rows))
+        chunk = min(CPU_CHUNKS, key=lambda length: -(-share // length) * (length + CPU_STEP_TOKENS) + length)
     else:
         chunk = ACCELERATOR_CHUNK
         rows = min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (num_devices * chunk * STEPS_PER_ROW)) + 1) // 2)
-    chunk = options.chunk_length or chunk
-    rows = options.num_rows or rows * num_devices
     # Powers of two: few different executables over many jobs. Unused slots cost memory, not time.
     cache = min(_power_of_two(max(forest.height, MIN_CACHE)), max(-(-max_length // 128) * 128, forest.height))
+    rows = min(rows, max(1, CACHE_TOKENS // cache))
+    chunk = options.chunk_length or chunk
+    rows = options.num_rows or rows * num_devices
     return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, pool_size=max(MIN_POOL, 2 * rows * chunk))
 
 

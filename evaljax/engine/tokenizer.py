@@ -8,11 +8,14 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from evaljax.core import errors
 
+BATCH = 1024  # texts that the tokenizer encodes at once, on all cores
 # Tokenizer classes that are nothing but their tokenizer.json: read without the import of every model (torch included).
 PLAIN_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 
@@ -48,15 +51,21 @@ class Tokenizer:
         return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool | None = None) -> list[list[int]]:
-        """Token ids of each text, in order; equal texts are encoded once and share their list, so leave it as it is."""
-        unique = list(dict.fromkeys(texts))
-        encodings = self.backend.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
+        """Token ids of each text, in order."""
+        return [ids.tolist() for ids in self.encode_arrays(texts, add_special_tokens)]
+
+    def encode_arrays(self, texts: Sequence[str], add_special_tokens: bool | None = None) -> list[np.ndarray]:
+        """Token ids of each text, in order, as read-only int32 arrays; equal texts are encoded once."""
         leading = [] if add_special_tokens is False else list(self.leading)
         bos = self.backend.bos_token
-        known = {
-            text: encoding.ids if not leading or (bos and text.startswith(bos)) else leading + encoding.ids
-            for text, encoding in zip(unique, encodings, strict=True)
-        }
+        known: dict[str, np.ndarray] = {}
+        # Slices, because a Rust encoding holds far more than its ids.
+        for batch in _batches(list(dict.fromkeys(texts))):
+            encodings = self.backend.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            for text, encoding in zip(batch, encodings, strict=True):
+                own = not leading or (bos and text.startswith(bos))
+                known[text] = np.asarray(encoding.ids if own else leading + encoding.ids, np.int32)
+                known[text].flags.writeable = False
         return [known[text] for text in texts]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
@@ -166,3 +175,9 @@ def _own_leading(backend: Any) -> tuple[int, ...]:
         if marked[start : start + len(plain)] == plain:
             return tuple(marked[:start])
     return ()
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    """`texts`, `BATCH` at a time."""
+    for first in range(0, len(texts), BATCH):
+        yield texts[first : first + BATCH]

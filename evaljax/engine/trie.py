@@ -45,11 +45,10 @@ def build(
     token gives preorder. `share=False`: a tree for each sequence, in their own order.
     """
     tails = [1] * len(sequences) if tails is None else tails
-    keys: list[bytes | int] = list(range(len(sequences)))
-    if share:  # big-endian: the bytes sort as the numbers do, a prefix before what it begins
-        keys = [np.asarray(sequence).astype(">u4").tobytes() for sequence in sequences]
     members: dict[bytes | int, list[int]] = {}
-    for i, key in enumerate(keys):
+    for i, sequence in enumerate(sequences):
+        # Big-endian: the bytes sort as the numbers do, a prefix before what it begins.
+        key = np.asarray(sequence).astype(">u4").tobytes() if share else i
         members.setdefault(key, []).append(i)
     order = sorted(members)
     starts = np.zeros(len(tails) + 1, np.int64)
@@ -61,7 +60,7 @@ def build(
     previous, size = np.empty(0, np.int32), 0
     for key in order:
         sequence = sequences[members[key][0]]
-        shared = _common_prefix(previous, sequence) if share else 0
+        shared = common_prefix(previous, sequence) if share else 0
         end[path[shared : len(previous)]] = size  # these subtrees are complete
         new = slice(size, size + len(sequence) - shared)
         tokens[new] = sequence[shared:]
@@ -79,7 +78,7 @@ def ancestors(trie: Trie, index: int) -> np.ndarray:
     return np.nonzero(trie.end[:index] > index)[0].astype(np.int32)
 
 
-def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     """Length of the longest common prefix."""
     shorter = min(len(a), len(b))
     different = a[:shorter] != b[:shorter]

@@ -139,6 +139,19 @@ def test_accelerators_get_rows_when_there_is_work_for_them(tokens: int, rows: in
     assert (shape.num_rows, shape.chunk_length) == (rows, 512)
 
 
+@pytest.mark.parametrize(("tokens", "length"), [(5, 64), (300, 64), (1459, 256), (5000, 512), (1_000_000, 512)])
+def test_chunks_are_short_where_a_long_one_would_mostly_be_padding(tokens: int, length: int) -> None:
+    forest = trie.Trie(*(np.zeros(tokens, np.int32) for _ in range(3)))
+    shape = plan.choose_shape(forest, options=OPTIONS, max_length=2048)
+    assert (shape.num_rows, shape.chunk_length) == (1, length)
+
+
+def test_long_caches_leave_room_for_fewer_rows() -> None:
+    forest = trie.Trie(*(np.arange(4_000_000, dtype=np.int32) % 30_000 for _ in range(3)))
+    shape = plan.choose_shape(forest, options=OPTIONS, max_length=32_768, platform="gpu")
+    assert (shape.num_rows, shape.cache_length) == (2, 32_768)
+
+
 def test_rows_are_balanced_and_little_is_forwarded_twice() -> None:
     random = np.random.default_rng(0)
     header = random.integers(0, 500, 100).tolist()
