@@ -1,4 +1,5 @@
 import json
+import pathlib
 
 import pytest
 
@@ -40,14 +41,14 @@ def test_toy_task_is_a_yaml_file_beside_its_documents(tmp_path, output_type):
     fields = yaml.safe_load(file.read_text(encoding="utf-8"))
     assert fields["task"] == f"toy_{output_type}"
     assert fields["output_type"] == output_type
-    lines = open(fields["dataset_kwargs"]["data_files"]["test"], encoding="utf-8").read().splitlines()
-    documents = [json.loads(line) for line in lines]
+    documents_file = pathlib.Path(fields["dataset_kwargs"]["data_files"]["test"])
+    documents = [json.loads(line) for line in documents_file.read_text(encoding="utf-8").splitlines()]
     assert len(documents) == 4
     assert all(document["choices"][document["label"]] == document["answer"] for document in documents)
 
 
 def test_toy_task_of_an_unknown_kind_names_the_nearest(tmp_path):
     with pytest.raises(
-        errors.ConfigError, match="unknown output type 'multiple_choices'. Did you mean 'multiple_choice'"
+        errors.ConfigError, match=r"unknown output type 'multiple_choices'. Did you mean 'multiple_choice'"
     ):
         testing.toy_task(tmp_path, "multiple_choices")
