@@ -8,7 +8,7 @@ from typing import Any
 
 from evaljax.core import backend as backend_lib
 from evaljax.core import config as config_lib
-from evaljax.core import errors, instance, request, result, task
+from evaljax.core import errors, instance, lookup, request, result, task
 from evaljax.scoring import filters, groups, score
 from evaljax.tasks import generation, instances, load, manager
 
@@ -77,8 +77,10 @@ def prepare(
     *,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Prepared:
-    """`loaded` with documents read and requests built; of `backend` only its chat template and `max_length` are used."""
+    """`loaded` with documents read and requests built; of `backend` only chat template and `max_length` are used."""
     check_lengths(loaded, config, getattr(backend, "max_length", None))
+    for name in samples or ():
+        lookup.find(loaded.tasks, name, what="task", where="samples")
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn

@@ -26,6 +26,7 @@ from evaljax.core import progress as progress_lib
 from evaljax.report import files, progress_bar, results_json, samples, table
 
 USAGE = "usage: python -m evaljax.run --config=RECIPE.py [--config.key=value ...]"
+SHOWN = 600  # characters of a request that a dry run prints
 PACKAGES = ("evaljax", "jax", "flax", "numpy", "transformers", "tokenizers", "datasets", "orbax-checkpoint", "torch")
 
 
@@ -144,7 +145,8 @@ def dry_run(
             asked.get("loglikelihood", []), asked.get("loglikelihood_rolling", []), asked.get("generate_until", [])
         )
     for record in records[:3]:
-        print(json.dumps(record, ensure_ascii=False))
+        line = json.dumps(record, ensure_ascii=False)
+        print(line if len(line) <= SHOWN else f"{line[:SHOWN]}…")
     if len(records) > 3:
         print(
             f"… {len(records) - 3} more"

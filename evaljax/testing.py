@@ -2,7 +2,7 @@
 
     folder = testing.tiny_model_folder(tmp_path / "model")     # a Hugging Face folder, 2 layers, random weights
     task = testing.toy_task(tmp_path / "tasks", "multiple_choice")
-    evaljax.simple_evaluate(str(folder), tasks=[str(task)])
+    evaljax.simple_evaluate(model="jax", model_args={"path": str(folder)}, tasks=[str(task)])
 
 Nothing is downloaded, and nothing here needs torch.
 """
