@@ -1,3 +1,4 @@
+import dataclasses
 import inspect
 import json
 
@@ -111,9 +112,7 @@ def test_what_the_engine_noted_stands_in_samples_and_health(manager):
     class Noting(testing.FakeBackend):
         def loglikelihood(self, requests):
             answers = super().loglikelihood(requests)
-            noted = request.LoglikelihoodResponse(
-                answers[0].logprob, answers[0].is_greedy, 3, num_truncated=2, boundary_merge=True
-            )
+            noted = dataclasses.replace(answers[0], num_truncated=2, boundary_merge=True)
             return [noted, *answers[1:]]
 
         def generate_until(self, requests):
