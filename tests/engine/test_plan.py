@@ -139,7 +139,7 @@ def test_accelerators_get_rows_when_there_is_work_for_them(tokens: int, rows: in
     assert (shape.num_rows, shape.chunk_length) == (rows, 512)
 
 
-@pytest.mark.parametrize(("tokens", "length"), [(5, 64), (300, 64), (1459, 256), (5000, 512), (1_000_000, 512)])
+@pytest.mark.parametrize(("tokens", "length"), [(5, 64), (300, 64), (1459, 256), (1_000_000, 256)])
 def test_chunks_are_short_where_a_long_one_would_mostly_be_padding(tokens: int, length: int) -> None:
     forest = trie.Trie(*(np.zeros(tokens, np.int32) for _ in range(3)))
     shape = plan.choose_shape(forest, options=OPTIONS, max_length=2048)
