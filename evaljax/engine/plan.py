@@ -21,7 +21,7 @@ import numpy as np
 from evaljax.core import config
 from evaljax.engine import encode, trie
 
-# On a CPU a step costs as much as this many tokens more than its own (each layer's weights are copied out of the stack),
+# On a CPU a step costs this many tokens more than its own (each layer's weights are copied out of the stack),
 # and compiling a chunk of T as much as forwarding T. SmolLM2: 3.2, 2.6, 2.6 ms a token at T = 128, 256, 512.
 CPU_STEP_TOKENS = 48
 CPU_CHUNKS = (64, 128, 256)
