@@ -145,6 +145,7 @@ class _Run:
         queue = schedule.order([job.prompt for job in jobs], costs, share=options.share_prefixes)
         self.queue = queue[::-1]  # the next one last
         self.num_steps = options.decode_steps or _DECODE_STEPS.get(device.platform, _DECODE_STEPS_ACCELERATOR)
+        self.chunk_lengths = schedule.chunk_lengths(device.platform, options.chunk_length)
         self.mode = sampling.mode([job.sampling for job in jobs])
         dtype = jnp.dtype(model.dtype)
         self.path_ids = np.zeros(0, np.int32)  # the tokens whose keys and values the path holds
@@ -211,7 +212,7 @@ class _Run:
     def _prefill(self, token_ids: np.ndarray) -> None:
         """Brings the path to `token_ids`, forwarding what comes after the tokens that it has in common with them."""
         common = schedule.common_length(self.path_ids, token_ids) if self.options.share_prefixes else 0
-        for begin, end, length in schedule.chunks(common, token_ids.size):
+        for begin, end, length in schedule.chunks(common, token_ids.size, self.chunk_lengths):
             tokens = np.zeros((1, length), np.int32)
             tokens[0, : end - begin] = token_ids[begin:end]
             self.path = self.figures.call(

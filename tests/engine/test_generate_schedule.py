@@ -61,7 +61,13 @@ def test_a_chain_of_prompts_each_the_beginning_of_the_next() -> None:
     ],
 )
 def test_chunks_cover_the_stretch_with_two_lengths(start: int, stop: int, expected: list[tuple[int, int, int]]) -> None:
-    assert schedule.chunks(start, stop) == expected
+    assert schedule.chunks(start, stop, (32, 256)) == expected
+
+
+def test_the_options_may_shorten_the_chunks() -> None:
+    assert schedule.chunk_lengths("cpu") == (64, 256)
+    assert schedule.chunk_lengths("cpu", 512) == (64, 512)
+    assert schedule.chunk_lengths("cpu", 16) == (16, 16)
 
 
 def test_the_cache_is_as_short_as_the_work_and_memory_bounds_the_slots() -> None:
