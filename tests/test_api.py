@@ -132,8 +132,8 @@ def test_what_the_engine_noted_stands_in_samples_and_health(manager):
 def test_the_signatures_hold_every_keyword_of_lm_eval():
     names = list(inspect.signature(evaljax.simple_evaluate).parameters)
     assert names[:10] == [
-        "model", "model_args", "tasks", "num_fewshot", "batch_size", "max_batch_size", "device", "use_cache", "cache_requests",
-        "rewrite_requests_cache",
+        "model", "model_args", "tasks", "num_fewshot", "batch_size", "max_batch_size", "device", "use_cache",
+        "cache_requests", "rewrite_requests_cache",
     ]  # fmt: skip
     assert {"gen_kwargs", "task_manager", "fewshot_random_seed", "metadata", "confirm_run_unsafe_code"} <= set(names)
     assert list(inspect.signature(evaljax.evaluate).parameters)[:2] == ["lm", "task_dict"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Run lm-eval and evaljax on the same tasks with the same model, and print both columns and both wall times.
 
-    python tools/compare_lm_eval.py TASK[:SHOTS] [...] --limit N [--model DIR] [--mirror DIR] [--samples]
+    python tools/compare_lm_eval.py TASK[,TASK...][:SHOTS] [...] --limit N [--model DIR] [--mirror DIR] [--samples]
 
 Both run as a user would start them: a new process each, float32, start-up included. lm-eval uses its transformers
 backend with logits_cache=False (the cache gives wrong numbers for some pairs of requests), its own task files, and
@@ -71,7 +71,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with a message where model or mirror cannot be found."""
     models = os.environ.get("EVALJAX_TEST_MODELS")
     parser = argparse.ArgumentParser(description="Run lm-eval and evaljax side by side.")
-    parser.add_argument("tasks", nargs="*", metavar="TASK[:SHOTS]")
+    parser.add_argument("tasks", nargs="*", metavar="TASK[,TASK...][:SHOTS]")
     parser.add_argument("--limit", type=float, default=20, help="documents a task")
     parser.add_argument(
         "--model", default=str(pathlib.Path(models, "smollm2")) if models else None, help="Hugging Face folder"
@@ -80,6 +80,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--mirror", default=os.environ.get("EVALJAX_HUB_MIRROR"), help="folder of data sets laid out as on the hub"
     )
     parser.add_argument("--batch-size", type=int, default=8, help="lm-eval's; evaljax has none")
+    parser.add_argument("--logits-cache", action="store_true", help="lm-eval's default, and wrong for some requests")
     parser.add_argument("--max-length", type=int, help="longest input of both, for long texts on slow machines")
     parser.add_argument(
         "--tolerance", type=float, default=1e-3, help="relative, for scores that do not count documents"
@@ -103,12 +104,13 @@ def time_lm_eval(task: str, shots: str, args: argparse.Namespace, folder: pathli
     """lm-eval's outcome, from a process of its own."""
     out = folder / "lm_eval.json"
     order = {
-        "task": task,
+        "tasks": task.split(","),
         "num_fewshot": int(shots) if shots else None,
         "limit": args.limit,
         "model": args.model,
         "max_length": args.max_length,
         "batch_size": args.batch_size,
+        "logits_cache": args.logits_cache,
         "mirror": args.mirror,
         "out": str(out),
     }
@@ -166,13 +168,13 @@ def run_lm_eval(order: Mapping[str, Any]) -> None:
 
     task_manager = tasks.TaskManager()
     startup = time.perf_counter() - start
-    model_args = {"pretrained": order["model"], "dtype": "float32", "logits_cache": False}
+    model_args = {"pretrained": order["model"], "dtype": "float32", "logits_cache": order["logits_cache"]}
     if order["max_length"]:
         model_args["max_length"] = order["max_length"]
     found = lm_eval.simple_evaluate(
         model="hf",
         model_args=model_args,
-        tasks=[order["task"]],
+        tasks=order["tasks"],
         num_fewshot=order["num_fewshot"],
         limit=order["limit"],
         batch_size=order["batch_size"],
