@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from evaljax.engine import sampling
+from evaljax.models import config as model_config
 from evaljax.models import decoder, model
 
 
@@ -39,6 +40,12 @@ class Policies(NamedTuple):
     limit: Int[Array, " B"]
     keys: UInt32[Array, "B 2"]
     eos_ids: Int[Array, " E"]  # of all slots
+
+
+@partial(jax.jit, static_argnames=("config", "batch", "length", "dtype"))
+def blank(config: model_config.ModelConfig, batch: int, length: int, dtype: jnp.dtype) -> decoder.Cache:
+    """An empty cache, made on the device."""
+    return decoder.init_cache(config, batch, length, dtype)
 
 
 @partial(jax.jit, static_argnames="graphdef", donate_argnames="path")

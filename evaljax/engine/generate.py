@@ -11,7 +11,7 @@ Texts depend on their request alone: not on the slot, the number of slots, the o
 import dataclasses
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -149,8 +149,8 @@ class _Run:
         self.mode = sampling.mode([job.sampling for job in jobs])
         dtype = jnp.dtype(model.dtype)
         self.path_ids = np.zeros(0, np.int32)  # the tokens whose keys and values the path holds
-        self.path = decoder.init_cache(model.config, 1, self.shape.length, dtype)
-        self.cache = decoder.init_cache(model.config, self.shape.num_slots, self.shape.length, dtype)
+        self.path = decode.blank(model.config, 1, self.shape.length, dtype)
+        self.cache = decode.blank(model.config, self.shape.num_slots, self.shape.length, dtype)
         self.slots, self.policies = _vacant(self.shape.num_slots, sorted(tokenizer.eos_token_ids))
         self.occupants: dict[int, _Occupant] = {}
         self.results: dict[int, Generated] = {}
@@ -164,7 +164,7 @@ class _Run:
                 continue
             job = self.queue.pop()
             self._prefill(self.jobs[job].prompt[:-1])
-            self.cache = self.figures.call(decode.insert, self.path, self.cache, np.int32(slot))
+            self.cache = self.figures.call(decode.insert, self.path, self.cache, jax.device_put(np.int32(slot)))
             self._occupy(slot, job)
         jax.block_until_ready(self.cache)  # so that its seconds are its own
         self.figures.prefill_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
@@ -180,9 +180,7 @@ class _Run:
             self.model.graphdef,
             self.model.params,
             self.cache,
-            self.slots,
-            self.policies,
-            np.int32(max(0, enough)),
+            *jax.device_put((self.slots, self.policies, np.int32(max(0, enough)))),
             mode=self.mode,
             num_steps=self.num_steps,
         )
@@ -220,9 +218,7 @@ class _Run:
                 self.model.graphdef,
                 self.model.params,
                 self.path,
-                tokens,
-                np.int32(begin),
-                np.int32(end - begin),
+                *jax.device_put((tokens, np.int32(begin), np.int32(end - begin))),
             )
             self.figures.prefill_tokens += end - begin
             self.figures.forward_tokens += length
@@ -333,6 +329,6 @@ def _vacant(num_slots: int, eos_ids: list[int]) -> tuple[decode.Slots, decode.Po
         top_p=zeros(np.float32) + np.float32(request.NUCLEUS_OFF),
         limit=zeros(np.int32),
         keys=zeros(np.uint32, 2),
-        eos_ids=jnp.array(eos_ids or [-1], jnp.int32),
+        eos_ids=cast(Any, np.array(eos_ids or [-1], np.int32)),
     )
     return slots, policies

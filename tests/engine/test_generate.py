@@ -50,10 +50,10 @@ class Numbers:
         return "".join(f"{i} " for i in ids if not (skip_special_tokens and i in self.eos_token_ids))
 
 
-@jax.jit
-def _logits(tokens: jax.Array) -> jax.Array:
-    with jax.default_matmul_precision("highest"):
-        return decoder.causal_logits(module(), tokens)
+@functools.cache
+def plain_logits() -> Any:
+    weights = module()  # drawn outside the trace
+    return jax.jit(lambda tokens: decoder.causal_logits(weights, tokens))
 
 
 def plain_greedy(prompt: np.ndarray, count: int, eos: int | None = None) -> list[int]:
@@ -62,7 +62,9 @@ def plain_greedy(prompt: np.ndarray, count: int, eos: int | None = None) -> list
     while len(sequence) < prompt.size + count:
         padded = np.zeros((1, MAX_LENGTH), np.int32)
         padded[0, : len(sequence)] = sequence
-        sequence.append(int(_logits(jnp.asarray(padded))[0, len(sequence) - 1].argmax()))
+        with jax.default_matmul_precision("highest"):
+            logits = plain_logits()(jnp.asarray(padded))
+        sequence.append(int(logits[0, len(sequence) - 1].argmax()))
         if sequence[-1] == eos:
             break
     return sequence[prompt.size :]
@@ -239,6 +241,13 @@ def test_figures_and_progress_tell_what_was_done() -> None:
     assert figures["decode_steps"] >= 63 / 2
     _, again = run_with_figures(prompts, [request.Sampling(max_gen_toks=7)] * 9, num_slots=2, decode_steps=6)
     assert again["executables"] == 0
+
+
+def test_every_transfer_is_explicit() -> None:
+    prompts = [np.arange(40, dtype=np.int32), np.arange(3, dtype=np.int32)]
+    expected = run(prompts, [request.Sampling(max_gen_toks=4)] * 2)
+    with jax.transfer_guard("disallow"):
+        assert run(prompts, [request.Sampling(max_gen_toks=4)] * 2) == expected
 
 
 def test_nothing_asked_is_nothing_answered() -> None:
