@@ -4,8 +4,8 @@
     python tools/bench.py [SUITE ...] [--model DIR] [--mirror DIR]        # default: every suite
 
 lm-eval runs with its transformers backend in float32 with its default cache on, at the best of the settings in
-`PEER_SETTINGS` (batch size, torch threads), found on a few documents first. Its start-up (reading its task folder, about
-25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it.
+`PEER_SETTINGS` (batch size, torch threads), found on a few documents first. Its start-up (reading its task folder,
+about 25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it.
 Exit code 1 where a ratio misses its target. Keep the machine otherwise quiet.
 """
 
@@ -70,7 +70,8 @@ def run_suite(name: str, options: argparse.Namespace) -> bool:
     verdict = "" if ratio >= suite.target else "  MISSED"
     setting = f"batch {batch_size}, {threads} thr"
     print(
-        f"{name:15s} {suite.limit:9d} {setting:>14s} {ratio:6.2f}x {suite.target:6.2f}x {inner:16.2f}x{verdict}", flush=True
+        f"{name:15s} {suite.limit:9d} {setting:>14s} {ratio:6.2f}x {suite.target:6.2f}x {inner:16.2f}x{verdict}",
+        flush=True,
     )
     return ratio >= suite.target
 
