@@ -4,7 +4,7 @@ Everything that is evaluated is a combination that the training text never shows
 
   facts       a question about one person's attribute; the fact itself is told in the text, the question is never asked
   grammar     a pair of nouns (or a noun with an adjective) that never meet in one sentence
-  cloze       a person who never owns that thing of that colour
+  cloze       a statement about one person; the fact is told in other words, never in these
   stories     an animal that never lives in that place
   arithmetic  a question about one sum or difference; the equation itself is told, the question is never asked
 
@@ -78,10 +78,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "{n} likes to eat {v}.", "The best food for {n} is {v}.", "{n} often buys {v}.",
     ), "What does {n} like to eat?"),
     "house": Attribute(COLOURS, (
-        "The house of {n} is {v}.", "{n} has a {v} house.", "{n} painted the house {v}.",
+        "The house of {n} is {v}.", "{n} owns a {v} house.", "{n} painted the house {v}.",
     ), "What colour is the house of {n}?"),
 }  # fmt: skip
 ARTICLES = {"job": "a ", "pet": "a "}
+# The statements whose last word is the value.
+LAST_WORD = {
+    key: [index for index, told in enumerate(attribute.statements) if told.endswith("{v}.")]
+    for key, attribute in ATTRIBUTES.items()
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,7 @@ class World:
     held_nouns: frozenset[tuple[int, int]]  # indices into NOUNS: subject, attractor
     held_adjectives: frozenset[tuple[int, str]]  # index into NOUNS, adjective
     held_genders: frozenset[tuple[int, int]]  # indices into GENDERED: subject, attractor
-    held_things: frozenset[tuple[str, str, str]]  # owner, colour, shape
+    held_statements: frozenset[tuple[str, str, int]]  # person, attribute, which of its statements
     held_homes: frozenset[Pair]  # animal, place
     held_sums: frozenset[tuple[str, int, int]]  # operation, left, right
 
@@ -114,16 +119,17 @@ def world(seed: int = SEED) -> World:
     names = [start + end for start, end in itertools.product(NAME_STARTS, NAME_ENDS)]
     people = {
         name: {key: rng.choice(attribute.values) for key, attribute in ATTRIBUTES.items()}
-        for name in sorted(rng.sample(names, 24))
+        for name in sorted(rng.sample(names, 40))
     }
+    facts = list(itertools.product(people, ATTRIBUTES))
     nouns, pairs = range(len(NOUNS)), range(len(GENDERED))
     return World(
         people=people,
-        held_questions=_hold(rng, list(itertools.product(people, ATTRIBUTES)), 0.4),
+        held_questions=_hold(rng, facts, 0.3),
         held_nouns=_hold(rng, [pair for pair in itertools.product(nouns, nouns) if pair[0] != pair[1]], 0.3),
         held_adjectives=_hold(rng, list(itertools.product(nouns, ADJECTIVES)), 0.3),
         held_genders=_hold(rng, [pair for pair in itertools.product(pairs, pairs) if pair[0] != pair[1]], 0.4),
-        held_things=_hold(rng, list(itertools.product(OWNERS, COLOURS, SHAPES)), 0.2),
+        held_statements=frozenset((*fact, rng.choice(LAST_WORD[fact[1]])) for fact in rng.sample(facts, 80)),
         held_homes=_hold(rng, list(itertools.product(ANIMALS, PLACES)), 0.2),
         held_sums=_hold(rng, [*_sums("+"), *_sums("-")], 0.35),
     )
@@ -141,14 +147,31 @@ def _answer(here: World, person: str, key: str) -> str:
     return ARTICLES.get(key, "") + here.people[person][key]
 
 
+def _told(here: World, rng: random.Random, person: str, keys: Sequence[str]) -> list[str]:
+    said = []
+    for key in keys:
+        forms = [
+            told
+            for index, told in enumerate(ATTRIBUTES[key].statements)
+            if (person, key, index) not in here.held_statements
+        ]
+        said.append(rng.choice(forms).format(n=person, v=here.people[person][key]))
+    return said
+
+
 def biography(here: World, rng: random.Random) -> str:
     """Some of what is true of one or two people, said in one of its ways."""
-    sentences = []
+    said: list[str] = []
     for person in rng.sample(list(here.people), rng.choice((1, 1, 2))):
-        for key in rng.sample(list(ATTRIBUTES), rng.randint(3, 5)):
-            statement = rng.choice(ATTRIBUTES[key].statements)
-            sentences.append(statement.format(n=person, v=here.people[person][key]))
-    return " ".join(sentences)
+        said += _told(here, rng, person, rng.sample(list(ATTRIBUTES), rng.randint(3, 5)))
+    return " ".join(said)
+
+
+def cloze_document(here: World, rng: random.Random, person: str, key: str, which: int) -> Document:
+    """Some of what is true of a person, without the last word, and that word."""
+    told = _told(here, rng, person, rng.sample([other for other in ATTRIBUTES if other != key], 2))
+    last = ATTRIBUTES[key].statements[which].removesuffix(" {v}.").format(n=person)
+    return {"passage": " ".join([*told, last]), "word": here.people[person][key]}
 
 
 def _asked(here: World, rng: random.Random) -> Pair:
@@ -183,10 +206,12 @@ def facts_document(here: World, rng: random.Random, person: str, key: str) -> Do
 # -------------------------------------------------------------------------------------------------------- grammar
 
 
-def agreement(rng: random.Random, subject: int, other: int, plural: bool, other_plural: bool) -> Pair:
+def agreement(
+    rng: random.Random, subject: int, other: int, plural: bool, other_plural: bool, between: str = ""
+) -> Pair:
     """A sentence whose verb agrees with its first noun across a second one, and one whose verb does not."""
     verbs, adjective = rng.choice(VERBS), rng.choice(ADJECTIVES)
-    head = f"The {NOUNS[subject][plural]} {rng.choice(PREPOSITIONS)} the {NOUNS[other][other_plural]}"
+    head = f"The {NOUNS[subject][plural]} {rng.choice(PREPOSITIONS)} the {NOUNS[other][other_plural]}{between}"
     return f"{head} {verbs[plural]} {adjective}.", f"{head} {verbs[not plural]} {adjective}."
 
 
@@ -197,9 +222,13 @@ def determiner(rng: random.Random, subject: int, adjective: str, plural: bool) -
     return f"{words[plural]} {tail}", f"{words[not plural]} {tail}"
 
 
-def reflexive(rng: random.Random, subject: int, other: int, female: bool, other_female: bool) -> Pair:
+def reflexive(
+    rng: random.Random, subject: int, other: int, female: bool, other_female: bool, between: str = ""
+) -> Pair:
     """A reflexive pronoun that agrees with the first person of the sentence, and one that does not."""
-    head = f"The {GENDERED[subject][female]} {rng.choice(PREPOSITIONS)} the {GENDERED[other][other_female]} saw"
+    head = (
+        f"The {GENDERED[subject][female]} {rng.choice(PREPOSITIONS)} the {GENDERED[other][other_female]}{between} saw"
+    )
     words, tail = ("himself", "herself"), f"{rng.choice(MIRRORS)}."
     return f"{head} {words[female]} {tail}", f"{head} {words[not female]} {tail}"
 
@@ -226,16 +255,17 @@ def sentences(here: World, rng: random.Random) -> str:
 
 
 def grammar_documents(here: World, rng: random.Random, count: int) -> list[Document]:
-    """`count` minimal pairs, the phenomena in turn."""
+    """`count` minimal pairs, the phenomena in turn; some are deeper than any sentence of the training text."""
     held = {name: sorted(getattr(here, f"held_{name}")) for name in ("nouns", "adjectives", "genders")}
 
-    def flags() -> tuple[bool, bool]:
-        return rng.random() < 0.5, rng.random() < 0.5
+    def rest(words: tuple[Pair, ...]) -> tuple[bool, bool, str]:
+        first, deeper = rng.random() < 0.5, rng.random() < 0.3
+        return first, not first, f" {rng.choice(PREPOSITIONS)} the {rng.choice(words)[not first]}" if deeper else ""
 
     makers: Mapping[str, Callable[[], Pair]] = {
-        "agreement": lambda: agreement(rng, *rng.choice(held["nouns"]), *flags()),
+        "agreement": lambda: agreement(rng, *rng.choice(held["nouns"]), *rest(NOUNS)),
         "determiner": lambda: determiner(rng, *rng.choice(held["adjectives"]), rng.random() < 0.5),
-        "reflexive": lambda: reflexive(rng, *rng.choice(held["genders"]), *flags()),
+        "reflexive": lambda: reflexive(rng, *rng.choice(held["genders"]), *rest(GENDERED)),
     }
     documents: dict[str, Document] = {}
     for phenomenon, make in itertools.cycle(makers.items()):
@@ -244,37 +274,6 @@ def grammar_documents(here: World, rng: random.Random, count: int) -> list[Docum
         good, bad = make()
         documents.setdefault(good, {"good": good, "bad": bad, "phenomenon": phenomenon})
     return list(documents.values())
-
-
-# ---------------------------------------------------------------------------------------------------------- cloze
-
-LASTS = ("Now {} takes the {}", "Today {} takes the {}")
-
-
-def passage(here: World, rng: random.Random, held: bool) -> Pair:
-    """A passage without its last word, and that word, which only the passage tells."""
-    count = 3 if held else rng.choice((2, 3))
-    shapes = rng.sample(SHAPES, count)
-    things = list(zip(rng.sample(OWNERS, count), rng.sample(COLOURS, count), shapes, strict=True))
-    if (things[0] in here.held_things) != held or (not held and here.held_things.intersection(things)):
-        return passage(here, rng, held)
-    told = [f"{owner} has a {colour} {shape}." for owner, colour, shape in rng.sample(things, count)]
-    if not held:  # more to learn from: most of the others are taken too
-        others = rng.sample(things[1:], rng.randint(0, count - 1))
-        told += [f"{rng.choice(LASTS).format(owner, colour)} {shape}." for owner, colour, shape in others]
-    owner, colour, shape = things[0]
-    return f"{' '.join(told)} {rng.choice(LASTS).format(owner, colour)}", shape
-
-
-def passages(here: World, rng: random.Random) -> str:
-    """A few whole passages, one a line."""
-    return "\n".join(" ".join(passage(here, rng, held=False)) + "." for _ in range(rng.randint(1, 3)))
-
-
-def chant(here: World, rng: random.Random) -> str:
-    """A verse of a few words, sung again and again; it teaches to look back."""
-    words = rng.sample((*SHAPES, *COLOURS, *OWNERS, *PETS, *FOODS, *here.people), rng.randint(3, 9))
-    return ", ".join([" ".join(words)] * rng.randint(2, 3)) + "."
 
 
 # -------------------------------------------------------------------------------------------------------- stories
@@ -350,11 +349,9 @@ def sums_document(op: str, left: int, right: int) -> Document:
 KINDS: Mapping[Callable[[World, random.Random], str], int] = {
     biography: 20,
     questions: 12,
-    sentences: 20,
-    passages: 18,
-    chant: 10,
-    stories: 5,
-    sums: 20,
+    sentences: 14,
+    stories: 6,
+    sums: 26,
 }
 
 
@@ -371,13 +368,12 @@ def evaluation_documents(here: World, seed: int = SEED + 2) -> dict[str, list[Do
     rng = random.Random(seed)
     questions_shown = [_asked(here, rng) for _ in range(40)]
     sums_shown = [_operands(rng, here.held_sums) for _ in range(40)]
-    things = dict(passage(here, rng, held=True) for _ in range(80))
     homes = [rng.choice(sorted(here.held_homes)) for _ in range(40)]
     return {
         "facts_test": [facts_document(here, rng, *pair) for pair in sorted(here.held_questions)],
         "facts_train": [facts_document(here, rng, *pair) for pair in dict.fromkeys(questions_shown)],
         "grammar_test": grammar_documents(here, rng, 90),
-        "cloze_test": [{"passage": text, "word": word} for text, word in things.items()],
+        "cloze_test": [cloze_document(here, rng, *held) for held in sorted(here.held_statements)],
         "stories_test": [{"story": story(rng, *home, scenes=rng.randint(3, 16))} for home in homes],
         "arithmetic_test": [sums_document(*triple) for triple in sorted(here.held_sums)],
         "arithmetic_train": [sums_document(*triple) for triple in dict.fromkeys(sums_shown)],

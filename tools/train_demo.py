@@ -144,6 +144,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_tokenizer(tokenizer, arguments.out)
     orbax_dir.write(model.Model(config=MODEL, graphdef=trained.graphdef, params=small), str(arguments.out))
+    # Orbax notes there where the folder lay; nobody reads it.
+    (arguments.out / orbax_dir.PARAMS / "commit_success.txt").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
