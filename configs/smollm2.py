@@ -4,7 +4,7 @@
     python -m evaljax.run --config=configs/smollm2.py --config.model.path=DIR --config.data_mirror=DIR # offline
 
 Needs SmolLM2-135M-Instruct (270 MB; `model.path` may be a folder or a GGUF file) and the data sets, from the hub or
-from a folder laid out like it. A few minutes on two CPU cores, without the download. Expect, in float32, what lm-eval
+from a folder laid out like it. About a minute on two CPU cores, without the download. Expect, in float32, what lm-eval
 0.4.13 gives on the same documents:
 
     arc_easy              acc .60    acc_norm .40
