@@ -44,6 +44,7 @@ def settings(hub_mirror, test_models, **values) -> config_lib.RunConfig:
 def torch_model(test_models):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
+    torch.set_num_threads(1)  # more threads wait for each other on a busy machine
     return transformers.AutoModelForCausalLM.from_pretrained(test_models / "smollm2", dtype=torch.float32).eval()
 
 

@@ -100,7 +100,9 @@ def engine_lines(manifest: dict[str, Any]) -> list[str]:
                 f"{kind}: {plan['requests']:,} requests, {plan['request_tokens']:,} tokens asked, "
                 f"{plan['unique_tokens']:,} unique, {plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
             )
-    seconds = {**(engine.get("seconds") or {}), "total": manifest["seconds"]["total"]}
+    whole = manifest["seconds"]
+    answers = engine.get("seconds") or {"answers": whole["answers"]}
+    seconds = {"tasks": whole["tasks"], **answers, "scores": whole["scores"], "total": whole["total"]}
     executables = f", {engine['executables']} executables" if "executables" in engine else ""
     lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()) + executables)
     return lines
