@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import numbers
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,11 @@ from evaljax.core import errors, instance, lookup, request, result, task
 from evaljax.scoring import filters, groups, score
 from evaljax.tasks import generation, instances, load, manager
 
+RESPONSES: Mapping[str, type[request.Response]] = {
+    "loglikelihood": request.LoglikelihoodResponse,
+    "loglikelihood_rolling": request.RollingResponse,
+    "generate_until": request.GenerateResponse,
+}
 Annotations = Mapping[str, Mapping[int, Mapping[str, Any]]]  # what the engine noted, by task and document
 
 
@@ -59,8 +65,10 @@ def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
         score.check_config(item.config)
         if item.config.output_type == "generate_until":
             sampling(item.config, config.seed)
+    configs = {name: item.config for name, item in loaded.tasks.items()}
     for group in loaded.groups.values():
         groups.check_group(group)
+        groups.check_members(group, loaded.groups, configs)
 
 
 def check_lengths(loaded: load.LoadedTasks, config: config_lib.RunConfig, max_length: int | None) -> None:
@@ -78,9 +86,12 @@ def prepare(
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Prepared:
     """`loaded` with documents read and requests built; of `backend` only chat template and `max_length` are used."""
-    check_lengths(loaded, config, getattr(backend, "max_length", None))
+    if samples is not None and not (isinstance(samples, Mapping) and samples):
+        raise errors.ConfigError(f"samples must map task names to lists of document indices, found {samples!r}.")
     for name in samples or ():
         lookup.find(loaded.tasks, name, what="task", where="samples")
+    loaded = loaded if samples is None else loaded.only(samples)
+    check_lengths(loaded, config, getattr(backend, "max_length", None))
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn
@@ -95,7 +106,6 @@ def prepare(
             seed=config.seed,
         )
         for name, item in loaded.tasks.items()
-        if samples is None or name in samples
     }
     return Prepared(loaded=loaded, examples=examples)
 
@@ -140,31 +150,37 @@ def answer(prepared: Prepared, backend: backend_lib.Backend, *, seed: int) -> An
     for request_type, items in requests_by_type(prepared).items():
         asked = plain_requests(prepared, request_type, items, seed)
         responses = getattr(backend, request_type)(asked)
-        if len(responses) != len(items):
+        if not isinstance(responses, Sequence) or len(responses) != len(items):
+            found = f"{len(responses)} answers" if isinstance(responses, Sequence) else type(responses).__name__
             raise errors.RequestError(
-                f"the backend's {request_type} returned {len(responses)} answers to {len(items)} requests; "
-                "one each, in order, is expected."
+                f"the backend's {request_type} returned {found} to {len(items)} requests; "
+                "a list of one answer each, in order, is expected."
             )
         for item, response in zip(items, responses, strict=True):
-            item.resps.append(answer_value(response))
+            item.resps.append(answer_value(response, request_type))
             document = noted[str(item.task_name)][int(item.doc_id or 0)]
             for key, value in notes(response).items():
                 document[key] = document[key] + value if key in document else value
     return noted
 
 
-def answer_value(response: request.Response) -> Any:
+def answer_value(response: request.Response, request_type: str) -> Any:
     """The response as task code sees it: (logprob, is_greedy), logprob, or text."""
-    match response:
-        case request.LoglikelihoodResponse():
-            return response.logprob, response.is_greedy
-        case request.RollingResponse():
-            return response.logprob
-        case request.GenerateResponse():
-            return response.text
-    raise errors.RequestError(
-        f"the backend returned {type(response).__name__}; a response of evaljax.core.request is expected."
-    )
+    expected = RESPONSES[request_type]
+    if not isinstance(response, expected):
+        raise errors.RequestError(
+            f"the backend's {request_type} returned {type(response).__name__}; "
+            f"evaljax.core.request.{expected.__name__} is expected."
+        )
+    if isinstance(response, request.GenerateResponse):
+        if not isinstance(response.text, str):
+            raise errors.RequestError(f"the backend's {request_type} gave the text {response.text!r}; expected text.")
+        return response.text
+    if not isinstance(response.logprob, numbers.Real):
+        raise errors.RequestError(
+            f"the backend's {request_type} gave the log-probability {response.logprob!r}; expected a number."
+        )
+    return response.logprob if isinstance(response, request.RollingResponse) else (response.logprob, response.is_greedy)
 
 
 def notes(response: request.Response) -> dict[str, Any]:
@@ -194,6 +210,7 @@ def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Ann
             num_fewshot=item.config.num_fewshot or 0,
             bootstrap_iters=config.bootstrap_iters,
             log_samples=config.log_samples,
+            allow_nonfinite=config.engine.allow_nonfinite,
             annotations={
                 doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note
             },

@@ -154,7 +154,11 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 def apply(aggregation: str | Callable[[Values], Any], values: Values, *, where: str) -> float:
     """The aggregated score of `values` as a plain number."""
     if not isinstance(aggregation, str):
-        return plain.number(aggregation(values), where=f"{where}: its aggregation")
+        try:
+            found = aggregation(values)
+        except Exception as error:  # foreign code
+            raise errors.TaskError(f"{where}: its aggregation failed: {error!r}.") from error
+        return plain.number(found, where=f"{where}: its aggregation")
     row = AGGREGATIONS[aggregation]
     for value in values if row.takes_pairs is not None else ():
         if row.takes_pairs != _is_pair(value) or not (row.takes_pairs or plain.is_number(value)):
@@ -173,7 +177,10 @@ def _is_pair(value: Any) -> bool:
 
 
 def _per_unit(values: Values) -> float:
-    return sum(value for value, _ in values) / sum(units for _, units in values)
+    total = sum(units for _, units in values)
+    if not total:
+        raise errors.TaskError(f"the texts of all {len(values)} documents are empty: there is nothing to score.")
+    return sum(value for value, _ in values) / total
 
 
 def _texts(value: Any) -> list[str]:

@@ -88,8 +88,8 @@ def _index(gold: Any, choices: tuple[str, ...], *, where: str) -> int:
 
 
 def first_best(scores: Sequence[float]) -> int:
-    """The index of the largest score; of equal ones the first."""
-    return max(range(len(scores)), key=scores.__getitem__)
+    """The index of the largest score; of equal ones the first. NaN is never larger than anything."""
+    return max(range(len(scores)), key=lambda index: -math.inf if math.isnan(scores[index]) else scores[index])
 
 
 def acc(evidence: Evidence) -> float:

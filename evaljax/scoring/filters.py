@@ -180,6 +180,7 @@ FILTERS: Mapping[str, Callable[..., list[Any]]] = {
     "custom": custom,
 }
 
+_REDUCING = ("take_first", "custom")  # steps that may give one answer for a list of repeats
 _FALLBACKS: Mapping[str, Any] = {"regex": "[invalid]", "multi_choice_regex": "[invalid]", "regex_pos": ["invalid"]}
 
 
@@ -215,16 +216,23 @@ def keeps_first_only(pipeline: task.FilterPipeline) -> bool:
     return bool(pipeline.steps) and pipeline.steps[0].function == "take_first"
 
 
+def may_leave_one(pipeline: task.FilterPipeline) -> bool:
+    """Whether the pipeline may leave one answer of each instance's list of repeats: only `take_first` and code can."""
+    return any(not isinstance(step.function, str) or step.function in _REDUCING for step in pipeline.steps)
+
+
 def _run_step(step: task.FilterStep, resps: Sequence[Any], docs: Docs, *, where: str) -> list[Any]:
     """What one step leaves; a filter class is built anew for each call, as in lm-eval."""
     function = _check_step(step, where=where)
-    made: Any = function(**step.kwargs) if inspect.isclass(function) else function
-    if hasattr(made, "apply"):
-        return list(made.apply(resps, docs))
     try:
+        made: Any = function(**step.kwargs) if inspect.isclass(function) else function
+        if hasattr(made, "apply"):
+            return list(made.apply(resps, docs))
         return list(function(resps, docs, **step.kwargs))
     except errors.TaskError as error:
         raise errors.TaskError(f"{where}: {_step_name(step)}: {error}") from error
+    except Exception as error:  # foreign code
+        raise errors.TaskError(f"{where}: {_step_name(step)} failed: {error!r}.") from error
 
 
 def _check_step(step: task.FilterStep, *, where: str) -> Any:

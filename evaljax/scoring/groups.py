@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from evaljax.core import errors, lookup, result, task
+from evaljax.scoring import metrics
 
 
 def roll_up(
@@ -22,6 +24,25 @@ def check_group(config: task.GroupConfig) -> None:
         known = {"mean": None}
         where = f"group {config.group!r} ({config.source}): metric {metric.metric!r}"
         lookup.find(known, metric.aggregation, what="aggregation", where=where, error=errors.TaskError)
+
+
+def check_members(
+    config: task.GroupConfig, groups: Mapping[str, task.GroupConfig], tasks: Mapping[str, task.TaskConfig]
+) -> None:
+    """Nothing, or TaskError where the group asks for a metric or a filter that none of its tasks can have.
+
+    What a task's own code may call its metrics is not known before it runs.
+    """
+    leaves = [tasks[name] for name in _leaves(config.group, groups, tasks)]
+    filters = {pipeline.name: None for leaf in leaves for pipeline in leaf.filter_list}
+    known = {name: None for leaf in leaves for name in metrics.resolve(leaf)}
+    open_ended = any(metrics.names_are_open(leaf) for leaf in leaves)
+    for metric in config.metrics:
+        where = f"group {config.group!r} ({config.source}): aggregate_metric_list"
+        if not open_ended:
+            lookup.find(known, metric.metric, what="metric", where=where, error=errors.TaskError)
+        for name in metric.filters or ():
+            lookup.find(filters, name, what="filter", where=where, error=errors.TaskError)
 
 
 def weighted_mean(values: Sequence[float], sizes: Sequence[int]) -> float:
@@ -75,7 +96,7 @@ def _combine(
     return mean, pooled_error(known, sizes) if weighted else unweighted_error(known)
 
 
-def _leaves(name: str, groups: Mapping[str, task.GroupConfig], results: Mapping[str, result.TaskResult]) -> list[str]:
+def _leaves(name: str, groups: Mapping[str, task.GroupConfig], results: Mapping[str, Any]) -> list[str]:
     """The tasks below a group, at any depth, each once, in file order."""
     leaves: dict[str, None] = {}
     seen: set[str] = set()

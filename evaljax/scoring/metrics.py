@@ -90,8 +90,20 @@ def check_config(config: task.TaskConfig) -> None:
     for name in names:
         if names.count(name) > 1:
             raise errors.TaskError(f"{_where(config)}: filter_list has two pipelines of the name {name!r}.")
+    if not names:
+        raise errors.TaskError(f"{_where(config)}: filter_list is empty, so nothing would be scored; leave it out.")
     for pipeline in config.filter_list:
         filters.check_pipeline(pipeline, where=_where(config))
+        if config.output_type != _TEXT and config.process_results is None and not filters.may_leave_one(pipeline):
+            raise errors.TaskError(
+                f"{_where(config)}: filter {pipeline.name!r} leaves a list of answers, but output_type "
+                f"{config.output_type!r} scores one: add the step take_first."
+            )
+
+
+def names_are_open(config: task.TaskConfig) -> bool:
+    """Whether the task's own code names its values, so that they are not known before it runs."""
+    return config.process_results is not None or any(not isinstance(m.metric, str) for m in config.metric_list)
 
 
 def takes_keywords(function: Function) -> bool:

@@ -36,13 +36,16 @@ def score_task(
     bootstrap_iters: int,
     log_samples: bool,
     annotations: Mapping[int, Mapping[str, Any]] = NO_ANNOTATIONS,
+    allow_nonfinite: bool = False,
 ) -> result.TaskResult:
     """The task's scores, standard errors, samples and health counts, by (metric, filter) in lm-eval's order.
 
     `annotations`: more keys for the samples of a document, by doc_id. A value that `process_results` gives without an
-    entry in `metric_list` is averaged, as in lm-eval.
+    entry in `metric_list` is averaged, as in lm-eval. A log-likelihood that is not finite is an error, or with
+    `allow_nonfinite` makes its document count as `nonfinite`; a choice of log-likelihood NaN is never the best one.
     """
     scored = metrics.resolve(config)
+    nonfinite = sum(not _is_finite(config, example, allowed=allow_nonfinite) for example in examples)
     columns: dict[tuple[str, str], list[Any]] = {}
     samples: list[dict[str, Any]] = []
     for pipeline in config.filter_list:
@@ -64,7 +67,7 @@ def score_task(
         num_docs=num_docs,
         num_fewshot=num_fewshot,
         samples=tuple(samples),
-        counts=health.counts(config, examples, scored),
+        counts={**health.counts(config, examples, scored), **({"nonfinite": nonfinite} if nonfinite else {})},
     )
 
 
@@ -93,7 +96,6 @@ def _values(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """One document's value by metric, and for a name that a metric function made up itself, that metric's name."""
     where = f"task {config.task!r}, document {example.doc_id}"
-    _check_finite(example, where=where)
     results = [instance.filtered_resps[filter_name] for instance in example.instances]
     if config.process_results is not None:
         return _own_values(config, example, results, where=where), {}
@@ -119,10 +121,14 @@ def _own_values(config: task.TaskConfig, example: task.Example, results: list[An
     function = config.process_results
     if function is None or isinstance(function, task.FunctionRef):
         raise errors.TaskError(f"{where}: process_results !function {function} has not been loaded.")
-    values = function(example.doc, results)
-    if not isinstance(values, Mapping):
+    try:
+        values = function(example.doc, results)
+    except Exception as error:  # foreign code: the reader must learn which document it failed on
+        raise errors.TaskError(f"{where}: process_results {_name(function)} failed: {error!r}.") from error
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise errors.TaskError(
-            f"{where}: process_results gave {type(values).__name__}; expected a mapping from metric to value."
+            f"{where}: process_results gave {type(values).__name__} {str(values)[:80]!r}; "
+            "expected a mapping from metric names to values."
         )
     return dict(values)
 
@@ -156,9 +162,12 @@ def _call(metric: metrics.Scored, gold: Any, answer: Any, *, several: bool, wher
     function = metric.function
     if function is None or isinstance(function, task.FunctionRef):
         raise errors.TaskError(f"{where}: metric !function {function} has not been loaded.")
-    if not several:
-        return _call_once(function, metric.kwargs, gold, answer)
-    values = [_call_once(function, metric.kwargs, one, answer) for one in gold]
+    try:
+        if not several:
+            return _call_once(function, metric.kwargs, gold, answer)
+        values = [_call_once(function, metric.kwargs, one, answer) for one in gold]
+    except Exception as error:  # foreign code
+        raise errors.TaskError(f"{where}: metric {metric.name!r} failed: {error!r}.") from error
     for value in values:
         if isinstance(value, Mapping) and metric.name not in value:
             raise errors.TaskError(
@@ -173,14 +182,25 @@ def _call_once(function: Callable[..., Any], kwargs: Mapping[str, Any], gold: An
     return function([gold, answer])
 
 
-def _check_finite(example: task.Example, *, where: str) -> None:
-    """Nothing, or RequestError where a log-likelihood is not a finite number (lm-eval scores NaN as if it were one)."""
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
+def _is_finite(config: task.TaskConfig, example: task.Example, *, allowed: bool) -> bool:
+    """Whether the document's log-likelihoods are finite numbers; RequestError where one is not and may not be.
+
+    lm-eval scores NaN as if it were a number.
+    """
     for instance in example.instances:
         if instance.request_type == "generate_until":
             continue
         for answer in instance.resps:
             value = answer[0] if isinstance(answer, tuple | list) else answer
             if not math.isfinite(value):
+                if allowed:
+                    return False
                 raise errors.RequestError(
-                    f"{where}, request {instance.idx}: the log-likelihood is {value}; expected a finite number."
+                    f"task {config.task!r}, document {example.doc_id}, request {instance.idx}: "
+                    f"the log-likelihood is {value}; expected a finite number."
                 )
+    return True

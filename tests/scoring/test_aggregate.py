@@ -97,3 +97,8 @@ def test_numpy_numbers_become_pythons():
         result = score("mean", [value])
         assert type(result) in (int, float)
         assert result == float(value)
+
+
+def test_empty_texts_have_no_perplexity():
+    with pytest.raises(errors.TaskError, match="t: the texts of all 2 documents are empty"):
+        aggregate.apply("weighted_perplexity", [(0.0, 0), (0.0, 0)], where="t")

@@ -139,8 +139,9 @@ def test_a_type_error_inside_a_custom_filter_is_not_hidden():
     def broken(resps, docs):
         return [answers + 1 for answers in resps]
 
-    with pytest.raises(TypeError, match="can only concatenate"):
+    with pytest.raises(errors.TaskError, match=r"broken failed: TypeError\('can only concatenate") as caught:
         run([(broken, {})], [["a"]])
+    assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_a_filter_that_loses_instances_is_refused():

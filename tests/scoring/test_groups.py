@@ -87,3 +87,26 @@ def test_an_aggregation_other_than_the_mean_is_refused():
     metric = task.GroupMetric(metric="acc", aggregation="maen")
     with pytest.raises(errors.TaskError, match=r"metric 'acc': unknown aggregation 'maen'. Did you mean 'mean'\?"):
         groups.check_group(group("g", ["a"], metric))
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (
+            task.GroupMetric(metric="accc"),
+            "group 'g' .*aggregate_metric_list: unknown metric 'accc'. Did you mean 'acc'",
+        ),
+        (task.GroupMetric(metric="acc", filters=("non",)), "unknown filter 'non'. Did you mean 'none'"),
+    ],
+)
+def test_a_metric_or_filter_that_no_member_has_is_refused_before_anything_runs(metric, message):
+    config = group("g", ["a"], metric)
+    leaves = {"a": task.TaskConfig(task="a", output_type="multiple_choice")}
+    with pytest.raises(errors.TaskError, match=message):
+        groups.check_members(config, {"g": config}, leaves)
+
+
+def test_what_a_members_own_code_calls_its_metrics_is_not_known_before():
+    config = group("g", ["a"], task.GroupMetric(metric="mine"))
+    leaf_config = task.TaskConfig(task="a", output_type="multiple_choice", process_results=lambda doc, results: {})
+    groups.check_members(config, {"g": config}, {"a": leaf_config})

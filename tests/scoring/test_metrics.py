@@ -142,3 +142,16 @@ def test_an_unknown_output_type_names_the_nearest():
     refuse(
         "unknown output_type 'multiple_choise'. Did you mean 'multiple_choice'", "acc", output_type="multiple_choise"
     )
+
+
+def test_a_pipeline_that_leaves_a_list_is_refused_where_one_answer_is_scored():
+    lower = task.FilterPipeline(name="low", steps=(task.FilterStep(function="lowercase"),))
+    config = task.TaskConfig(task="t", output_type="multiple_choice", filter_list=(lower,))
+    with pytest.raises(errors.TaskError, match="filter 'low' leaves a list of answers, but .* add the step take_first"):
+        metrics.check_config(config)
+    metrics.check_config(task.TaskConfig(task="t", output_type="generate_until", filter_list=(lower,)))
+
+
+def test_a_task_without_any_pipeline_would_score_nothing():
+    with pytest.raises(errors.TaskError, match="filter_list is empty, so nothing would be scored"):
+        metrics.check_config(task.TaskConfig(task="t", filter_list=()))

@@ -252,7 +252,22 @@ def test_a_type_error_inside_a_metric_function_is_not_hidden():
         return references + 1
 
     entry = task.MetricConfig(metric=broken, aggregation="mean")
-    with pytest.raises(TypeError, match="can only concatenate list"):
+    with pytest.raises(
+        errors.TaskError, match=r"document 0: metric 'broken' failed: TypeError\('can only concatenate list"
+    ) as caught:
+        run(text_config(entry), [generated(0, "a", target="a")])
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_code_of_the_task_that_fails_names_task_and_document():
+    def process(doc, results):
+        return {"mine": 1 / doc["id"]}
+
+    config = text_config(process_results=process)
+    with pytest.raises(errors.TaskError, match=r"document 0: process_results .*process failed: ZeroDivisionError"):
+        run(config, [generated(0, "a", target="a")])
+    entry = task.MetricConfig(metric="exact_match", aggregation=lambda values: values[9])
+    with pytest.raises(errors.TaskError, match=r"metric 'exact_match', .*: its aggregation failed: IndexError"):
         run(text_config(entry), [generated(0, "a", target="a")])
 
 
@@ -274,7 +289,7 @@ def test_process_results_replaces_the_metrics_and_gets_document_and_answers():
 
 def test_process_results_gives_a_mapping_or_is_refused():
     config = text_config(process_results=lambda doc, results: 0.5)
-    with pytest.raises(errors.TaskError, match="process_results gave float; expected a mapping"):
+    with pytest.raises(errors.TaskError, match="process_results gave float '0.5'; expected a mapping"):
         run(config, [generated(0, "a", target="a")])
 
 
@@ -300,3 +315,11 @@ def test_functions_that_are_not_loaded_are_refused():
 def test_bypass_marks_a_task_as_not_scored():
     found = run(text_config(task.MetricConfig(metric="bypass")), [generated(0, "a", target=3)])
     assert found.metrics == {("bypass", "none"): 999}
+
+
+def test_where_nonfinite_is_allowed_it_is_counted_and_nan_is_never_the_best_choice():
+    examples = [two_choices(0, math.nan, -1.0, 1), two_choices(1, -1.0, -math.inf, 0), two_choices(2, -1.0, -2.0, 1)]
+    found = run(choices_config("acc"), examples, allow_nonfinite=True)
+    assert found.metrics["acc", "none"] == pytest.approx(2 / 3)
+    assert found.counts["nonfinite"] == 2
+    assert "nonfinite" not in run(choices_config("acc"), examples[2:], allow_nonfinite=True).counts
