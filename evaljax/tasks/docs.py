@@ -47,7 +47,12 @@ class Documents:
         """The documents of split `name`, run through `process_docs`; an empty split is a `DataError`."""
         key = (name, process_docs)
         if key not in self._splits:
-            found = self._read(name, process_docs)
+            try:
+                found = self._read(name, process_docs)
+            except UnicodeDecodeError as error:  # `datasets` and arrow look at a text's bytes only here
+                raise errors.DataError(
+                    f"task {self._config.task!r}: split {name!r} of {_described(self._config)} is not UTF-8: {error}."
+                ) from error
             if not found.docs:
                 raise errors.DataError(
                     f"task {self._config.task!r}: split {name!r} of {_described(self._config)} is empty."
@@ -122,7 +127,7 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
     except Exception as error:  # `datasets` raises many kinds; each means that there are no documents
         looked = f" It is not in the mirror {mirror}." if mirror is not None and folder is None else ""
         raise errors.DataError(
-            f"task {config.task!r}: {_described(config)} cannot be read: {type(error).__name__}: {error}{looked}"
+            f"task {config.task!r}: {_described(config)} cannot be read: {_reason(error)}{looked}"
         ) from error
     if not isinstance(loaded, Mapping):
         raise errors.DataError(
@@ -130,6 +135,13 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
             "leave `split` out of dataset_kwargs."
         )
     return loaded
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, where `datasets` says only that something did."""
+    if type(error).__name__ == "DatasetGenerationError" and error.__cause__ is not None:
+        error = error.__cause__
+    return "a file is empty." if isinstance(error, StopIteration) else f"{type(error).__name__}: {error}"
 
 
 def _custom(config: task.TaskConfig, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaljax.core import errors, lookup
+from evaljax.core import build, errors, lookup
 from evaljax.tasks import yaml_file
 
 KINDS = ("task", "group", "tag", "class")
@@ -130,6 +130,10 @@ def read_entry(path: pathlib.Path) -> Entry | None:
             else "one name; labels of a task go into `tag`"
         )
         raise errors.TaskError(f"{yaml_file.locate(path, key)}: {key} must be {expected}, found {name!r}.")
+    expected, is_names = build.NAMES
+    tag = config.get("tag")
+    if tag is not None and (tag == "" or not is_names(tag)):
+        raise errors.TaskError(f"{yaml_file.locate(path, 'tag')}: tag must be {expected}, found {tag!r}.")
     return Entry(name=name, kind=kind, path=path, config=config)
 
 
@@ -146,7 +150,7 @@ def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     tag = config.get("tag")
     if tag is None:
         return ()
-    return (tag,) if isinstance(tag, str) else tuple(str(name) for name in tag)
+    return (tag,) if isinstance(tag, str) else tuple(tag)
 
 
 def _with_tags(here: dict[str, Entry], earlier: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,20 +61,31 @@ def _selected(total: int, limit: float | None, samples: Sequence[int] | None, wh
     if samples is not None:
         if limit is not None:
             raise errors.ConfigError(f"{where}: limit and samples were both given; give one of them.")
-        wrong = [i for i in samples if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < total]
-        if wrong or not samples:
+        places = _places(samples, where)
+        wrong = [place for place in places if not 0 <= place < total]
+        if wrong or not places:
             raise errors.ConfigError(
                 f"{where}: samples must be one or more places from 0 to {total - 1}, "
                 f"found {wrong[0] if wrong else list(samples)!r}."
             )
-        return sorted(set(samples))
+        return sorted(set(places))
     if limit is None:
         return list(range(total))
-    if isinstance(limit, bool) or not limit > 0 or (limit > 1 and limit != int(limit)):
+    if isinstance(limit, bool) or not 0 < limit < math.inf or (limit > 1 and limit != int(limit)):
         raise errors.ConfigError(
             f"{where}: limit must be a whole number of documents or a fraction below 1, found {limit!r}."
         )
     return list(range(min(total, math.ceil(total * limit) if limit < 1 else int(limit))))
+
+
+def _places(samples: Sequence[int], where: str) -> list[int]:
+    """`samples` as Python's whole numbers; numpy's are welcome."""
+    try:
+        if isinstance(samples, str) or any(isinstance(place, bool) for place in samples):
+            raise TypeError
+        return [operator.index(place) for place in samples]
+    except TypeError:
+        raise errors.ConfigError(f"{where}: samples must be a list of whole numbers, found {samples!r:.200}.") from None
 
 
 def _shots(

@@ -11,7 +11,7 @@ import dataclasses
 import fnmatch
 import glob
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evaljax.core import build, errors, lookup, task
@@ -38,6 +38,19 @@ class LoadedTasks:
     tasks: dict[str, Task]
     groups: dict[str, task.GroupConfig]
 
+    def only(self, names: Collection[str]) -> "LoadedTasks":
+        """These tasks, and the groups that hold any of them, without their other members."""
+
+        def kept(name: str) -> bool:
+            return any(map(kept, self.groups[name].children)) if name in self.groups else name in names
+
+        groups = {
+            name: dataclasses.replace(group, children=tuple(filter(kept, group.children)))
+            for name, group in self.groups.items()
+            if kept(name)
+        }
+        return LoadedTasks({name: item for name, item in self.tasks.items() if name in names}, groups)
+
 
 def load_tasks(
     specs: Sequence[str | Mapping[str, Any]],
@@ -58,6 +71,9 @@ def load_tasks(
     """
     if num_fewshot is not None and not build.COUNT[1](num_fewshot):
         raise errors.ConfigError(f"num_fewshot must be {build.COUNT[0]}, found {num_fewshot!r}.")
+    build.generation_kwargs(gen_kwargs, source="gen_kwargs")  # also where no task generates
+    if data_mirror is not None and not pathlib.Path(data_mirror).expanduser().is_dir():
+        raise errors.ConfigError(f"data_mirror: there is no folder {data_mirror!r}.")
     expansion = _Expansion(manager)
     for spec in _flat(specs):
         for entry, overrides in _entries(spec, manager):
@@ -223,6 +239,8 @@ def _with_run_options(config: task.TaskConfig, num_fewshot: int | None, gen_kwar
 def _flat(specs: Any) -> list[str | Raw]:
     if isinstance(specs, (str, Mapping)):
         return [specs]
+    if isinstance(specs, pathlib.Path):
+        return [str(specs)]
     if not isinstance(specs, (list, tuple)):
         raise errors.TaskError(f"a task must be a name, a file or a mapping, found {specs!r}.")
     return [inner for spec in specs for inner in _flat(spec)]

@@ -1,4 +1,4 @@
-"""Jinja templates: compiled once each, sandboxed, and strict about names."""
+"""Jinja templates: compiled once each, sandboxed, strict about names, and unable to change the document."""
 
 import functools
 import re
@@ -18,7 +18,9 @@ def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
     environment.filters["regex_replace"] = regex_replace
     return environment
 

@@ -5,6 +5,7 @@ written twice or not at all, a stop string that cuts numbers, a pattern that los
 """
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import pathlib
@@ -16,7 +17,7 @@ import jinja2
 import yaml
 
 from evaljax.core import build, errors, lookup, task
-from evaljax.tasks import generation, index, library, template, yaml_file
+from evaljax.tasks import fewshot, generation, index, library, template, yaml_file
 
 # A greedy quantifier, then a look-ahead for one character of any kind, at the end of a pattern.
 _LOSES_LAST = re.compile(r"[*+}]\)*\(\?=\.\)$")
@@ -53,8 +54,10 @@ def validate_tree(
     root = pathlib.Path(path).expanduser().resolve()
     if not root.exists():
         raise errors.TaskError(f"there is no file or folder {path}.")
-    files = [root] if root.is_file() else list(index.yaml_paths(root))
-    own = index.build_index([root]) if root.is_dir() else index.TaskIndex(entries={})
+    files = list(index.yaml_paths(root)) if root.is_dir() else [root]
+    if not files:
+        raise errors.TaskError(f"there is no task file (*.yaml) in the folder {path}.")
+    own = index.build_index([root]) if root.is_dir() else index.TaskIndex(entries=dict(_neighbours(root)))
     known = {*index.build_index([library.library_root()]).entries, *own.entries}
     findings = [
         _found(second, "task", f"{name!r} is already defined in {first}.") for name, first, second in own.duplicates
@@ -63,6 +66,15 @@ def validate_tree(
     for file in files:
         findings += _file_findings(file, names)
     return sorted(set(findings), key=lambda finding: (finding.file, finding.line or 0, finding.message))
+
+
+def _neighbours(file: pathlib.Path) -> Iterator[tuple[str, index.Entry]]:
+    """The names that the files of the same folder define: a group's members mostly stand beside it."""
+    for path in sorted(file.parent.glob("*.yaml")):
+        with contextlib.suppress(errors.TaskError):  # told when that file is validated
+            entry = index.read_entry(path)
+            if entry is not None:
+                yield entry.name, entry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,6 +140,8 @@ def _repeated_keys(file: pathlib.Path) -> Iterator[Finding]:
         return  # told by whoever reads the file next
     seen: set[str] = set()
     for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():
+        if not isinstance(name, yaml.ScalarNode):
+            continue
         if name.value in seen:
             line = name.start_mark.line + 1
             message = f"the key {name.value!r} stands there twice; only the last one counts."
@@ -221,6 +235,7 @@ def _name_messages(config: task.TaskConfig, names: _Names) -> Iterator[Message]:
     for pipeline in config.filter_list:
         for step in pipeline.steps:
             yield from _unknown("filter_list", "filter", step.function, names.filters)
+    yield from _unknown("sampler", "fewshot_config.sampler", config.fewshot_config.sampler, fewshot.SAMPLERS)
 
 
 def _unknown(key: str, what: str, name: Any, known: Collection[str] | None) -> Iterator[Message]:

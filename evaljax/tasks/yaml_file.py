@@ -5,6 +5,7 @@ top-level key the later one wins whole, and the including file is last.
 """
 
 import functools
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 
 from evaljax.core import errors, lookup, task
 
+MAX_VALUES = 1_000_000  # far beyond any task file; a few aliases of aliases of lists stand for billions
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -24,7 +26,8 @@ class _Loader(_Base):
 
 def _function(loader: Any, node: Any) -> task.FunctionRef:
     name = loader.construct_scalar(node)
-    if "." not in name.strip("."):
+    module, *attributes = name.split(".")
+    if not attributes or not all(part.isidentifier() for part in (module, *attributes)):
         line = node.start_mark.line + 1
         raise errors.TaskError(f"{node.start_mark.name}:{line}: !function {name!r} must read module.function.")
     return task.FunctionRef(loader.folder, name)
@@ -69,7 +72,7 @@ def _parse(path: pathlib.Path, mtime_ns: int, size: int) -> Mapping[str, Any]:
         raw = loader.get_single_data()
     except errors.TaskError as error:
         raise errors.TaskError(str(error).replace("<byte string>", str(path), 1)) from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise errors.TaskError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}.") from error
@@ -77,7 +80,20 @@ def _parse(path: pathlib.Path, mtime_ns: int, size: int) -> Mapping[str, Any]:
         loader.dispose()
     if not isinstance(raw, dict):
         raise errors.TaskError(f"{path}: expected a mapping of keys, found {type(raw).__name__}.")
+    if _size(raw, {}) > MAX_VALUES:
+        raise errors.TaskError(f"{path}: its aliases stand for more than {MAX_VALUES:,} values, or for themselves.")
     return raw
+
+
+def _size(value: Any, known: dict[int, float]) -> float:
+    """How many values `value` holds, aliases written out; infinite where it holds itself."""
+    if not isinstance(value, dict | list | tuple | set):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf  # until it is counted: whoever meets it before then is inside it
+        inner = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(item, known) for item in inner)
+    return known[id(value)]
 
 
 def _merged(

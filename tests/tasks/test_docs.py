@@ -164,3 +164,21 @@ def test_a_custom_dataset_gets_metadata_and_dataset_kwargs(folder):
     folder.text("toy.yaml", head)
     with pytest.raises(errors.DataError, match="custom_dataset must return documents by split, found list"):
         documents(folder, trust=True).split("test")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "json cannot be read: a file is empty"),
+        (b"no json\n", "json cannot be read: ArrowInvalid: JSON parse error"),
+        (b'{"question": "\xe9"}\n', "split 'test' of json is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_json_lines_says_why(folder, content, message, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.root / "cache")
+    (folder.root / "toy.jsonl").write_bytes(content)
+    task = folder.toy(dataset_path="json", dataset_kwargs={"data_files": {"test": "toy.jsonl"}})
+    with pytest.raises(errors.DataError, match=f"task 'toy': {message}"):
+        task.documents.split("test")

@@ -115,3 +115,13 @@ def test_making_a_manager_reads_nothing(folder):
     tasks = manager.TaskManager(include_path=folder.root / "later", include_defaults=False)
     folder.yaml("later/a.yaml", task="a", **LEAST)
     assert tasks.all_tasks == ["a"]
+
+
+@pytest.mark.parametrize("tag", [5, [5], {"a": 1}, ""])
+def test_a_tag_that_is_no_name_breaks_only_its_own_file(folder, tag):
+    folder.yaml("a.yaml", task="a", tag=tag, **LEAST)
+    folder.yaml("b.yaml", task="b", tag="t", **LEAST)
+    found = index.build_index([folder.root])
+    assert found.names() == ["b", "t"]
+    with pytest.raises(errors.TaskError, match=r"a.yaml:2: tag must be a name or a list of names"):
+        found.find("a")

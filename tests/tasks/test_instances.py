@@ -288,3 +288,22 @@ def test_each_field_and_each_example_is_rendered_once(toy_folder):
     seen = task.config.doc_to_text.__globals__["seen"]
     assert len(seen) == 12 + 1 + 30  # every document, the first one to probe, every example of the pool
     assert len(set(seen)) == 42
+
+
+@pytest.mark.parametrize("samples", ["12", 3, [True], ["1"], [1.0]])
+def test_samples_that_are_no_whole_numbers_are_refused(toy_folder, samples):
+    with pytest.raises(errors.ConfigError, match="samples must be a list of whole numbers, found"):
+        build(toy_folder.toy(), limit=None, samples=samples)
+
+
+def test_samples_may_be_numpys(toy_folder):
+    import numpy as np
+
+    found = build(toy_folder.toy(), limit=None, samples=np.array([7, 3]))
+    assert [example.doc_id for example in found] == [3, 7]
+
+
+def test_a_template_cannot_change_the_document(toy_folder):
+    task = toy_folder.toy(doc_to_text="{% set _ = choices.append('x') %}{{question}}")
+    with pytest.raises(errors.TaskError, match=r"doc_to_text, document 0: the template failed: SecurityError"):
+        build(task, limit=1)

@@ -151,7 +151,7 @@ def test_gen_kwargs_are_added_to_tasks_that_generate(folder):
     loaded = folder.load("a", "b", gen_kwargs={"temperature": 0.5, "max_gen_toks": 9}).tasks
     assert loaded["a"].config.generation_kwargs is None
     assert loaded["b"].config.generation_kwargs == {"until": ["x"], "temperature": 0.5, "max_gen_toks": 9}
-    with pytest.raises(errors.TaskError, match=r"gen_kwargs \(task 'b'\): unknown key .* Did you mean 'max_gen_toks'"):
+    with pytest.raises(errors.TaskError, match=r"gen_kwargs: unknown key .* Did you mean 'max_gen_toks'"):
         folder.load("b", gen_kwargs={"max_gen_tok": 9})
 
 
@@ -180,3 +180,31 @@ def test_a_task_that_is_a_class_is_refused_with_the_reason(folder):
     folder.text("c.yaml", "task: c\nclass: !function code.Task\n")
     with pytest.raises(errors.TaskError, match="task 'c': tasks that are a Python class are not supported"):
         folder.load("c")
+
+
+def test_gen_kwargs_are_checked_where_no_task_generates(folder):
+    folder.yaml("a.yaml", task="a", **LEAST)
+    with pytest.raises(errors.TaskError, match=r"gen_kwargs: .*temperature must be a number, 0 or more, found 'warm'"):
+        folder.load("a", gen_kwargs={"temperature": "warm"})
+
+
+def test_a_mirror_that_is_no_folder_is_refused(folder):
+    folder.yaml("a.yaml", task="a", **LEAST)
+    with pytest.raises(errors.ConfigError, match="data_mirror: there is no folder '/nowhere'"):
+        folder.load("a", mirror="/nowhere")
+
+
+def test_only_some_tasks_leave_their_groups_with_these_members(folder):
+    for name in "abc":
+        folder.yaml(f"{name}.yaml", task=name, **LEAST)
+    folder.yaml("inner.yaml", group="inner", task=["a", "b"])
+    folder.yaml("other.yaml", group="other", task=["c"])
+    folder.yaml("outer.yaml", group="outer", task=["inner", "other"])
+    kept = folder.load("outer").only(["b"])
+    assert list(kept.tasks) == ["b"]
+    assert {name: group.children for name, group in kept.groups.items()} == {"outer": ("inner",), "inner": ("b",)}
+
+
+def test_a_path_is_a_task_file(folder):
+    file = folder.yaml("a.yaml", task="a", **LEAST)
+    assert list(folder.load(file).tasks) == ["a"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from evaljax.core import errors
 from evaljax.tasks import library, validate
 
 LEAST = {"dataset_path": "d", "test_split": "test", "output_type": "multiple_choice", "doc_to_choice": "c"}
@@ -131,3 +132,26 @@ def test_one_file_can_be_checked_alone(folder):
 
 def test_the_shipped_tasks_have_no_errors():
     assert [str(f) for f in validate.validate_tree(library.library_root()) if not f.advice] == []
+
+
+def test_a_folder_without_task_files_is_an_error(folder):
+    with pytest.raises(errors.TaskError, match=r"there is no task file \(\*.yaml\) in the folder"):
+        validate.validate_tree(folder.root)
+
+
+def test_a_group_file_alone_knows_the_tasks_beside_it(folder):
+    folder.yaml("a.yaml", task="a", **LEAST)
+    group = folder.yaml("g.yaml", group="g", task=["a", "aa"])
+    [found] = validate.validate_tree(group, **NAMES)
+    assert "task[1]: unknown task 'aa'. Did you mean 'a'" in str(found)
+
+
+def test_a_key_that_is_no_text_is_one_finding(folder):
+    path = folder.text("t.yaml", "task: t\n? [a]\n: 1\n")
+    [found] = validate.validate_tree(path, **NAMES)
+    assert "found unhashable key" in str(found)
+
+
+def test_an_unknown_sampler_is_found(folder):
+    [found] = findings(folder, doc_to_text="q", doc_to_target="a", fewshot_config={"sampler": "firstn"})
+    assert "unknown fewshot_config.sampler 'firstn'. Did you mean 'first_n'" in str(found)

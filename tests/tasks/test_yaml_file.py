@@ -90,3 +90,28 @@ def test_a_key_is_placed_in_the_file_that_says_it(folder):
     assert yaml_file.locate(path, "doc_to_txt") == f"{path}:3"
     assert yaml_file.locate(path, "splt") == f"{folder.root / 'base'}:3"
     assert yaml_file.locate(path, "nowhere") == str(path)
+
+
+@pytest.mark.parametrize("name", ["../x.f", "f", ".f", "a b.f", "x.f()"])
+def test_a_function_that_is_no_dotted_name_is_refused(folder, name):
+    path = folder.text("t.yaml", f"task: t\nprocess_docs: !function '{name}'\n")
+    with pytest.raises(errors.TaskError, match=r"t.yaml:2: !function .* must read module.function"):
+        yaml_file.read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metadata: &a {inner: *a}\n",
+        "a: &a [" + "x," * 99 + "]\nb: &b [" + "*a," * 99 + "]\nc: &c [" + "*b," * 99 + "]\nd: [" + "*c," * 99 + "]\n",
+    ],
+)
+def test_aliases_that_never_end_or_nearly_so_are_refused(folder, text):
+    path = folder.text("t.yaml", text)
+    with pytest.raises(errors.TaskError, match="t.yaml: its aliases stand for more than 1,000,000 values"):
+        yaml_file.read_yaml(path)
+
+
+def test_byte_order_marks_and_line_ends_of_other_systems_change_nothing(folder):
+    (folder.root / "t.yaml").write_bytes(b"\xef\xbb\xbftask: t\r\ndoc_to_text: 'a'\r\n")
+    assert yaml_file.read_yaml(folder.root / "t.yaml") == {"task": "t", "doc_to_text": "a"}
