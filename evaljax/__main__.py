@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.EvaljaxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader has seen enough, as in `evaljax ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -8,6 +8,7 @@ Prints the table of scores; with `output_dir` also writes results.json, samples_
 import dataclasses
 import hashlib
 import importlib.metadata
+import io
 import itertools
 import json
 import os
@@ -26,12 +27,16 @@ from evaljax.core import progress as progress_lib
 from evaljax.report import files, progress_bar, results_json, samples, table
 
 USAGE = "usage: python -m evaljax.run --config=RECIPE.py [--config.key=value ...]"
+FILES = ("results.json", "manifest.json", "requests.jsonl", "plan.json")
 SHOWN = 600  # characters of a request that a dry run prints
 PACKAGES = ("evaljax", "jax", "flax", "numpy", "transformers", "tokenizers", "datasets", "orbax-checkpoint", "torch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the recipe on the command line; returns the exit code, 0 when every score was computed and written."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks must not end a run
+            stream.reconfigure(errors="backslashreplace")
     try:
         path, overrides = arguments(sys.argv[1:] if argv is None else argv)
         config = recipe.read(path, overrides)
@@ -89,6 +94,8 @@ def run(
     backend = open_backend(config, progress)
     prepared = evaluation.prepare(loaded, config, backend)
     clock.append(("tasks", time.perf_counter()))
+    if folder is not None:
+        files.check_names(folder, [*FILES, *samples.file_names(prepared.examples)])
     records = list(request_records(prepared))
     if config.dry_run:
         dry_run(prepared, config, backend, records, folder)
@@ -98,9 +105,11 @@ def run(
     outcome = evaluation.score_all(prepared, config, annotations)
     clock.append(("scores", time.perf_counter()))
     manifest = make_manifest(config, backend, records, clock)
-    print_outcome(outcome, config, manifest)
     if folder is not None:
         write_outcome(folder, outcome, manifest, log_samples=config.log_samples)
+    print_outcome(outcome, config, manifest)  # after the files: a terminal that has gone away must not cost the scores
+    if folder is not None:
+        print(f"results: {folder / 'results.json'}")
     return outcome
 
 
@@ -211,12 +220,15 @@ def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, mani
 def write_outcome(
     folder: pathlib.Path, outcome: result.EvalResult, manifest: dict[str, Any], *, log_samples: bool
 ) -> None:
-    """Writes samples, manifest and, last, results.json: where it exists, the run is complete."""
+    """Writes samples, manifest and, last, results.json: where it exists, the run is complete.
+
+    One of an earlier run goes first, so that it never stands beside another run's samples.
+    """
+    files.remove(folder / "results.json")
     if log_samples:
         samples.write_samples(folder, outcome.tasks)
     files.write_json(folder / "manifest.json", manifest)
     files.write_json(folder / "results.json", results_json.results_dict(outcome, samples=False))
-    print(f"results: {folder / 'results.json'}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Result files, written whole or not at all."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -9,6 +10,8 @@ from typing import Any
 
 from evaljax.core import errors
 from evaljax.report import plain
+
+MAX_NAME = 220  # of the 255 bytes that file systems allow; the rest is for the temporary name
 
 
 def check_writable(folder: pathlib.Path) -> None:
@@ -22,6 +25,23 @@ def check_writable(folder: pathlib.Path) -> None:
             pass
     except OSError as error:
         raise errors.OutputError(f"output_dir {str(folder)!r} cannot be written: {error.strerror or error}.") from error
+
+
+def check_names(folder: pathlib.Path, names: Iterable[str]) -> None:
+    """Raises OutputError unless each of the `names` can be a file in `folder`."""
+    for name in names:
+        if len(os.fsencode(name)) > MAX_NAME:
+            raise errors.OutputError(f"{folder}: the file name {name[:60]!r}… is longer than {MAX_NAME} bytes.")
+        if (folder / name).is_dir():
+            raise errors.OutputError(f"{folder / name}: is a folder; a file is to be written there.")
+
+
+def remove(path: pathlib.Path) -> None:
+    """Removes a file if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise errors.OutputError(f"{path}: cannot be removed: {error.strerror or error}.") from error
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -48,4 +68,5 @@ def write_text(path: pathlib.Path, text: str) -> None:
     except OSError as error:
         raise errors.OutputError(f"{path}: cannot be written: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 """Sample files in lm-eval's schema: one record a line for each (document, filter)."""
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from evaljax.core import result
+from evaljax.core import errors, result
 from evaljax.report import files
 
 
@@ -25,8 +25,19 @@ def records(item: result.TaskResult) -> Iterator[dict[str, Any]]:
 
 def write_samples(folder: pathlib.Path, tasks: Mapping[str, result.TaskResult]) -> None:
     """Writes `samples_<task>.jsonl` of every task into `folder`."""
-    for name, item in tasks.items():
-        files.write_jsonl(folder / f"samples_{file_name(name)}.jsonl", records(item))
+    for file, name in file_names(tasks).items():
+        files.write_jsonl(folder / file, records(tasks[name]))
+
+
+def file_names(tasks: Iterable[str]) -> dict[str, str]:
+    """The task by name of its sample file; OutputError where two tasks have one."""
+    named: dict[str, str] = {}
+    for task in tasks:
+        file = f"samples_{file_name(task)}.jsonl"
+        if file in named:
+            raise errors.OutputError(f"the tasks {named[file]!r} and {task!r} would both be written to {file}.")
+        named[file] = task
+    return named
 
 
 def file_name(task: str) -> str:

@@ -53,3 +53,19 @@ def test_a_folder_that_cannot_be_written_is_refused_by_name(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.OutputError, match=r"output_dir .*file/below.* cannot be written"):
         files.check_writable(tmp_path / "file" / "below")
+
+
+def test_a_folder_that_becomes_a_file_is_one_error(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(errors.OutputError, match="cannot be written"):
+        files.write_text(tmp_path / "out" / "results.json", "{}")
+    with pytest.raises(errors.OutputError, match="cannot be removed: Not a directory"):
+        files.remove(tmp_path / "out" / "results.json")
+
+
+def test_names_that_cannot_be_files_are_refused_before_a_run(tmp_path):
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(errors.OutputError, match="results.json: is a folder"):
+        files.check_names(tmp_path, ["manifest.json", "results.json"])
+    with pytest.raises(errors.OutputError, match="is longer than 220 bytes"):
+        files.check_names(tmp_path, ["é" * 111])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from evaljax.core import result, task
+from evaljax.core import errors, result, task
 from evaljax.report import results_json, samples, table
 
 
@@ -136,3 +136,9 @@ def test_a_sample_record_spells_arguments_as_lm_eval_does(outcome):
 
 def test_a_task_name_is_made_a_file_name():
     assert samples.file_name("group::sub/task") == "group::sub_task"
+
+
+def test_two_tasks_with_one_sample_file_are_refused():
+    assert samples.file_names(["a/b", "a:b"]) == {"samples_a_b.jsonl": "a/b", "samples_a:b.jsonl": "a:b"}
+    with pytest.raises(errors.OutputError, match=r"tasks 'a/b' and 'a_b' would both be written to samples_a_b.jsonl"):
+        samples.file_names(["a/b", "a_b"])
