@@ -122,7 +122,7 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
         },
         where="simple_evaluate",
     )
-    known = task_manager or manager.TaskManager(metadata=dict(metadata or {}))
+    known = _task_manager(task_manager, metadata)
     loaded = evaluation.load_tasks(config, known)
     backend = run.open_backend(config, progress) if isinstance(model, str) else _checked(model)
     outcome = evaluation.evaluate(config, backend, loaded=loaded, samples=samples)
@@ -149,16 +149,21 @@ def evaluate(  # noqa: PLR0913 - lm-eval's signature
 ) -> dict[str, Any]:
     """lm-eval's result dictionary for tasks that are already loaded (`TaskManager.load`); see `simple_evaluate`."""
     _refuse_unsupported(locals())
+    if not isinstance(task_dict, Mapping) or not isinstance(task_dict.get("tasks"), Mapping):
+        raise errors.ConfigError(f"task_dict: expected what TaskManager.load returns, found {task_dict!r:.200}.")
     loaded = load.LoadedTasks(dict(task_dict["tasks"]), dict(task_dict.get("groups", {})))
-    config = config_lib.RunConfig(
-        tasks=tuple(loaded.tasks),
-        limit=limit,
-        bootstrap_iters=bootstrap_iters,
-        log_samples=log_samples,
-        system_instruction=system_instruction,
-        apply_chat_template=apply_chat_template,
-        fewshot_as_multiturn=fewshot_as_multiturn,
-        seed=seed,
+    config = recipe.run_config(
+        {
+            "tasks": tuple(loaded.tasks),
+            "limit": limit,
+            "bootstrap_iters": bootstrap_iters,
+            "log_samples": log_samples,
+            "system_instruction": system_instruction,
+            "apply_chat_template": apply_chat_template,
+            "fewshot_as_multiturn": fewshot_as_multiturn if apply_chat_template else None,
+            "seed": seed,
+        },
+        where="evaluate",
     )
     evaluation.check_tasks(loaded, config)
     outcome = evaluation.evaluate(config, _checked(lm), loaded=loaded, samples=samples)
@@ -180,7 +185,7 @@ def _model_values(model: str | backend_lib.Backend, model_args: Any, batch_size:
     values: dict[str, Any] = {"backend": model}
     for key, value in recipe.mapping(model_args or {}, where="model_args").items():
         values[lookup.find(MODEL_ARGS, key, what="model argument", where="model_args")] = value
-    if isinstance(batch_size, int) and model in ("torch", "hf"):
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool) and model in ("torch", "hf"):
         values["batch_size"] = batch_size
     return values
 
@@ -188,14 +193,28 @@ def _model_values(model: str | backend_lib.Backend, model_args: Any, batch_size:
 def _engine_values(model: str | backend_lib.Backend, batch_size: Any) -> dict[str, Any]:
     if batch_size is None or batch_size == "auto":
         return {}
-    if not isinstance(batch_size, int) or not isinstance(model, str):
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not isinstance(model, str):
         raise errors.ConfigError(
             f"batch_size={batch_size!r}: expected a whole number or 'auto', and a model given by name."
         )
     return {"num_slots": batch_size} if model == "jax" else {}
 
 
+def _task_manager(given: Any, metadata: Any) -> manager.TaskManager:
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise errors.ConfigError(f"metadata={metadata!r}: expected a mapping.")
+    if given is None:
+        return manager.TaskManager(metadata=metadata)
+    if not isinstance(given, manager.TaskManager):
+        raise errors.ConfigError(f"task_manager={given!r}: expected an evaljax.TaskManager.")
+    if metadata:
+        raise errors.ConfigError("metadata goes with the default tasks; give it to your own TaskManager.")
+    return given
+
+
 def _checked(model: Any) -> backend_lib.Backend:
+    if isinstance(model, type):
+        raise errors.ConfigError(f"model: {model.__name__} is a class; expected an object, for example one it makes.")
     if isinstance(model, backend_lib.Backend):
         return model
     missing = [name for name in BACKEND_METHODS if not hasattr(model, name)]

@@ -11,11 +11,15 @@ def get_config():
 
 import ast
 import dataclasses
+import functools
 import importlib.util
+import math
+import numbers
 import pathlib
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_collections
@@ -63,11 +67,14 @@ def freeze(
         section, _, name = key.rpartition(".")
         if section and section not in SECTIONS:
             raise errors.ConfigError(f"--config.{key}: unknown section {section!r}.{lookup.nearest(section, SECTIONS)}")
-        target = values[section] if section else values
-        lookup.find(target, name, what="config key", where=f"--config.{key}")
+        known = _defaults(SECTIONS[section] if section else config_lib.RunConfig)
+        lookup.find(known, name, what="config key", where=f"--config.{key}")
         if name in SECTIONS and not section:
-            raise errors.ConfigError(f"--config.{key}: a section; set one of its keys: {lookup.listing(values[name])}.")
-        target[name] = text
+            names = lookup.listing(_defaults(SECTIONS[name]))
+            raise errors.ConfigError(f"--config.{key}: a section; set one of its keys: {names}.")
+        target = values.setdefault(section, {}) if section else values
+        if isinstance(target, dict):  # anything else is refused below
+            target[name] = text
     return run_config(values, where=where)
 
 
@@ -83,33 +90,48 @@ def run_config(values: Mapping[str, Any], *, where: str = "config") -> config_li
 
 
 def _check(config: config_lib.RunConfig, where: str) -> None:
-    def require(holds: bool, key: str, value: Any, expected: str) -> None:
-        if not holds:
-            raise errors.ConfigError(f"{where}: {key} = {value!r}; expected {expected}.")
-
+    require = functools.partial(_require, where)
     require(bool(config.tasks), "tasks", config.tasks, "at least one task name")
     require(config.num_fewshot is None or config.num_fewshot >= 0, "num_fewshot", config.num_fewshot, "0 or more")
     require(
-        config.limit is None or config.limit > 0, "limit", config.limit, "a number above 0, or None for all documents"
+        config.limit is None or 0 < config.limit < math.inf,
+        "limit",
+        config.limit,
+        "a number above 0, or None for all documents",
     )
+    # Python's generators take -1 for 1.
+    require(config.seed >= 0, "seed", config.seed, "0 or more")
+    for key in ("data_mirror", "output_dir", "cache_dir"):
+        require(getattr(config, key) != "", key, "", "a folder, or None")
     require(config.bootstrap_iters >= 0, "bootstrap_iters", config.bootstrap_iters, "0 or more")
-    for key, value, known in (
-        ("model.dtype", config.model.dtype, config_lib.DTYPES),
-        ("model.precision", config.model.precision, config_lib.PRECISIONS),
-    ):
-        require(value in known, key, value, f"one of {', '.join(known)}{lookup.nearest(value, known)}")
-    for key in ("chunk_length", "num_rows", "num_slots", "decode_steps"):
-        value = getattr(config.engine, key)
-        require(value >= 0, f"engine.{key}", value, "0 (chosen) or more")
-    require(config.model.batch_size > 0, "model.batch_size", config.model.batch_size, "1 or more")
-    length = config.model.max_length
-    require(length is None or length > 1, "model.max_length", length, "2 tokens or more")
     require(
         not (config.fewshot_as_multiturn and not config.apply_chat_template),
         "fewshot_as_multiturn",
         True,
         "apply_chat_template=True with it",
     )
+    for key in ("chunk_length", "num_rows", "num_slots", "decode_steps"):
+        value = getattr(config.engine, key)
+        require(value >= 0, f"engine.{key}", value, "0 (chosen) or more")
+    _check_model(config.model, require)
+
+
+def _check_model(model: config_lib.ModelSpec, require: Callable[[bool, str, Any, str], None]) -> None:
+    for key in ("path", "revision", "tokenizer"):
+        require(getattr(model, key) != "", f"model.{key}", "", "a name" if key == "path" else "a name, or None")
+    for key, value, known in (
+        ("model.dtype", model.dtype, config_lib.DTYPES),
+        ("model.precision", model.precision, config_lib.PRECISIONS),
+    ):
+        require(value in known, key, value, f"one of {', '.join(known)}{lookup.nearest(value, known)}")
+    require(model.batch_size > 0, "model.batch_size", model.batch_size, "1 or more")
+    length = model.max_length
+    require(length is None or length > 1, "model.max_length", length, "2 tokens or more")
+
+
+def _require(where: str, holds: bool, key: str, value: Any, expected: str) -> None:
+    if not holds:
+        raise errors.ConfigError(f"{where}: {key} = {value!r}; expected {expected}.")
 
 
 def _load(path: str) -> ml_collections.ConfigDict:
@@ -122,12 +144,21 @@ def _load(path: str) -> ml_collections.ConfigDict:
         spec.loader.exec_module(module)
         config = module.get_config()
     except Exception as error:  # a recipe is anybody's code
+        _refuse_key(str(error), where=f"recipe {path!r}")
         raise errors.ConfigError(f"recipe {path!r}: {type(error).__name__}: {str(error).strip()}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise errors.ConfigError(
             f"recipe {path!r}: get_config() returned {type(config).__name__}, expected recipe.default_config()."
         )
     return config
+
+
+def _refuse_key(message: str, *, where: str) -> None:
+    """Raises in our words where ml_collections refused a key of a locked configuration."""
+    found = re.search(r'Key "(.+?)" does not exist', message)
+    if found:
+        known = {name for kind in (config_lib.RunConfig, *SECTIONS.values()) for name in _defaults(kind)}
+        lookup.find(dict.fromkeys(known), found[1], what="config key", where=where)
 
 
 def _find(path: str) -> pathlib.Path:
@@ -158,6 +189,8 @@ def _placeholder(default: Any) -> Any:
 def _record(kind: type, values: Mapping[str, Any], *, where: str, prefix: str = "") -> Any:
     hints = typing.get_type_hints(kind)
     read = {}
+    if not isinstance(values, Mapping):
+        raise errors.ConfigError(f"{where}: {prefix.rstrip('.')} = {values!r}; expected a section of keys.")
     for key, value in values.items():
         lookup.find(hints, key, what="config key", where=f"{where}: {prefix}{key}")
         read[key] = _typed(value, hints[key], where=f"{where}: {prefix}{key}")
@@ -171,15 +204,16 @@ def _typed(value: Any, hint: Any, *, where: str) -> Any:
     if value is None or (value == "None" and type(None) in kinds):
         if type(None) in kinds:
             return None
-        return () if typing.get_origin(hint) is tuple else value
+        if typing.get_origin(hint) is not None:
+            return () if typing.get_origin(hint) is tuple else {}
     kind = next(k for k in kinds if k is not type(None))
     if typing.get_origin(kind) is tuple:
         return _names(value, where=where)
     if typing.get_origin(kind) is not None:  # Mapping
         return mapping(value, where=where)
     parsed = _literal(value) if isinstance(value, str) and kind is not str else value
-    if kind is float and isinstance(parsed, int) and not isinstance(parsed, bool):
-        return float(parsed)
+    if kind in (int, float) and not isinstance(parsed, bool) and isinstance(parsed, numbers.Integral):
+        parsed = kind(parsed)  # numpy's whole numbers as well
     if isinstance(parsed, kind) and not (kind is not bool and isinstance(parsed, bool)):
         return parsed
     raise errors.ConfigError(
@@ -189,6 +223,8 @@ def _typed(value: Any, hint: Any, *, where: str) -> Any:
 
 def _names(value: Any, *, where: str) -> tuple[Any, ...]:
     if not isinstance(value, str):
+        if isinstance(value, Mapping) or not isinstance(value, Iterable):
+            raise errors.ConfigError(f"{where} = {value!r}; expected names.")
         return tuple(value)
     if value.strip()[:1] not in ("(", "["):
         return tuple(part.strip() for part in value.split(",") if part.strip())

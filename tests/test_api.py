@@ -144,3 +144,53 @@ def test_an_instance_has_lm_evals_fields():
     assert (item.task_name, item.doc_id, item.repeats, item.args) == ("task", 5, 1, ("c", " a"))
     assert item.resps == []
     assert item.filtered_resps == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"samples": {}}, "samples must map task names to lists"),
+        ({"samples": "toy_multiple_choice"}, "samples must map task names to lists"),
+        ({"model": testing.FakeBackend}, "FakeBackend is a class; expected an object"),
+        ({"task_manager": "tasks"}, "task_manager='tasks': expected an evaljax.TaskManager"),
+        ({"metadata": {"a": 1}}, "metadata goes with the default tasks"),
+        ({"metadata": "a", "task_manager": None}, "metadata='a': expected a mapping"),
+        ({"batch_size": True}, "batch_size=True: expected a whole number"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(manager, given, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        evaljax.simple_evaluate(**{"model": "fake", "tasks": ["toy_multiple_choice"], "task_manager": manager, **given})
+
+
+def test_samples_of_one_member_leave_the_group_with_that_member(manager):
+    group = {"group": "both", "task": ["toy_multiple_choice", "toy_generate_until"]}
+    made = evaljax.simple_evaluate(
+        model="fake", tasks=[group], task_manager=manager, samples={"toy_multiple_choice": [1, 4]}
+    )
+    assert set(made["results"]) == {"both", "toy_multiple_choice"}
+    assert made["n-samples"]["toy_multiple_choice"]["effective"] == 2
+
+
+@pytest.mark.parametrize("task_dict", [None, {}, {"toy": 1}])
+def test_evaluate_needs_loaded_tasks(task_dict):
+    with pytest.raises(errors.ConfigError, match="task_dict: expected what TaskManager.load returns"):
+        evaljax.evaluate(testing.FakeBackend(), task_dict)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (lambda asked: None, "returned NoneType to 18 requests"),
+        (lambda asked: (one for one in asked), "returned generator to 18 requests"),
+        (lambda asked: [request.RollingResponse(-1.0, 1)] * len(asked), "returned RollingResponse; .*Loglikelihood"),
+        (lambda asked: [request.LoglikelihoodResponse(None, False, 1)] * len(asked), "log-probability None; expected"),
+    ],
+)
+def test_a_backend_that_answers_with_something_else_is_named(manager, answers, message):
+    class Odd(testing.FakeBackend):
+        def loglikelihood(self, requests):
+            return answers(requests)
+
+    with pytest.raises(errors.RequestError, match=message):
+        evaljax.simple_evaluate(model=Odd(), tasks=["toy_multiple_choice"], task_manager=manager)

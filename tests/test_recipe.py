@@ -95,3 +95,47 @@ def test_a_missing_recipe_names_the_shipped_ones():
         match=r"'configs/quikstart\.py' not found\. Did you mean 'quickstart'\? Shipped recipes: .*quickstart",
     ):
         recipe.read("configs/quikstart.py")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=-1", "seed = -1; expected 0 or more"),
+        ("limit=1e999", "limit = inf; expected a number above 0"),
+        ("output_dir=", "output_dir = ''; expected a folder, or None"),
+        ("data_mirror=", "data_mirror = ''; expected a folder, or None"),
+        ("model.path=", "model.path = ''; expected a name"),
+        ("bootstrap_iters=None", "bootstrap_iters = 'None'; expected int"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(tmp_path, override, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        recipe.read(write(tmp_path, "    config.tasks = 'a'"), [override])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"tasks": 5}, "tasks = 5; expected names"),
+        ({"tasks": "a", "task_path": 5}, "task_path = 5; expected names"),
+        ({"tasks": "a", "model": "demo"}, "model = 'demo'; expected a section of keys"),
+        ({"tasks": "a", "bootstrap_iters": None}, "bootstrap_iters = None; expected int"),
+    ],
+)
+def test_values_of_another_kind_are_refused(values, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        recipe.run_config(values)
+
+
+def test_a_wrong_key_in_a_recipe_names_the_nearest(tmp_path):
+    with pytest.raises(errors.ConfigError, match=r"mine.py': unknown config key 'taskss'. Did you mean 'tasks'"):
+        recipe.read(write(tmp_path, "    config.taskss = 'a'"))
+
+
+def test_overrides_reach_keys_that_a_bare_configuration_lacks(tmp_path):
+    path = tmp_path / "bare.py"
+    path.write_text(
+        "import ml_collections\n\ndef get_config():\n    return ml_collections.ConfigDict({'tasks': 'a'})\n"
+    )
+    config = recipe.read(str(path), ["model.path=/m", "limit=2"])
+    assert (config.tasks, config.model.path, config.limit) == (("a",), "/m", 2.0)
