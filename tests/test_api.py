@@ -174,7 +174,7 @@ def test_samples_of_one_member_leave_the_group_with_that_member(manager):
 
 @pytest.mark.parametrize("task_dict", [None, {}, {"toy": 1}])
 def test_evaluate_needs_loaded_tasks(task_dict):
-    with pytest.raises(errors.ConfigError, match="task_dict: expected what TaskManager.load returns"):
+    with pytest.raises(errors.ConfigError, match=r"task_dict: expected what TaskManager\.load returns"):
         evaljax.evaluate(testing.FakeBackend(), task_dict)
 
 

@@ -65,7 +65,7 @@ def test_a_folder_that_becomes_a_file_is_one_error(tmp_path):
 
 def test_names_that_cannot_be_files_are_refused_before_a_run(tmp_path):
     (tmp_path / "results.json").mkdir()
-    with pytest.raises(errors.OutputError, match="results.json: is a folder"):
+    with pytest.raises(errors.OutputError, match=r"results\.json: is a folder"):
         files.check_names(tmp_path, ["manifest.json", "results.json"])
     with pytest.raises(errors.OutputError, match="is longer than 220 bytes"):
         files.check_names(tmp_path, ["é" * 111])

@@ -147,7 +147,9 @@ def test_an_unknown_output_type_names_the_nearest():
 def test_a_pipeline_that_leaves_a_list_is_refused_where_one_answer_is_scored():
     lower = task.FilterPipeline(name="low", steps=(task.FilterStep(function="lowercase"),))
     config = task.TaskConfig(task="t", output_type="multiple_choice", filter_list=(lower,))
-    with pytest.raises(errors.TaskError, match="filter 'low' leaves a list of answers, but .* add the step take_first"):
+    with pytest.raises(
+        errors.TaskError, match=r"filter 'low' leaves a list of answers, but .* add the step take_first"
+    ):
         metrics.check_config(config)
     metrics.check_config(task.TaskConfig(task="t", output_type="generate_until", filter_list=(lower,)))
 

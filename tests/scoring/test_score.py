@@ -289,7 +289,7 @@ def test_process_results_replaces_the_metrics_and_gets_document_and_answers():
 
 def test_process_results_gives_a_mapping_or_is_refused():
     config = text_config(process_results=lambda doc, results: 0.5)
-    with pytest.raises(errors.TaskError, match="process_results gave float '0.5'; expected a mapping"):
+    with pytest.raises(errors.TaskError, match=r"process_results gave float '0\.5'; expected a mapping"):
         run(config, [generated(0, "a", target="a")])
 
 
