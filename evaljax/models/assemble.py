@@ -68,6 +68,11 @@ def check(
     spare: tuple[str, ...] = (),
 ) -> None:
     """Nothing, if exactly these tensors were found, in these shapes; else one error that lists every difference."""
+    if num_layers > len(found) and any("{layer}" in tensor.name for tensor in tensors.values()):
+        # Not listed name by name: a wrong number of layers could be any number.
+        raise errors.CheckpointError(
+            f"{where}: {len(found)} tensors cannot make the configuration's {num_layers} layers"
+        )
     expected = {name: t.shape for t in tensors.values() for name in t.names(num_layers)}
     missing = [f"missing: {name} {shape}" for name, shape in expected.items() if name not in found]
     wrong = [
@@ -113,7 +118,14 @@ def _cast(source: Source, name: str, dtype: np.dtype) -> np.ndarray:
         raise errors.CheckpointError(
             f"{source.where}: {name} is {values.dtype}; expected float32, float16, bfloat16 or float64"
         )
-    return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype, copy=False)
+    if ml_dtypes.finfo(dtype).max < ml_dtypes.finfo(values.dtype).max and np.isinf(cast).sum() > np.isinf(values).sum():
+        raise errors.CheckpointError(
+            f"{source.where}: {name} holds values beyond the largest {dtype}, {float(ml_dtypes.finfo(dtype).max):.5g}; "
+            "expected a wider model.dtype"
+        )
+    return cast
 
 
 def _part_pairs(rows: np.ndarray, num_heads: int) -> np.ndarray:

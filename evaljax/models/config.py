@@ -5,6 +5,8 @@ import math
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 ROPE_SCALINGS = ("linear", "llama3", "factors")
+SIZES = ("vocab_size", "num_layers", "embed_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim", "max_position")
+FLAGS = ("tie_embeddings", "attention_bias", "mlp_bias")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,16 @@ class RopeScaling:
     def __post_init__(self) -> None:
         if self.kind not in ROPE_SCALINGS:
             raise ValueError(f"rope scaling {self.kind!r}; expected one of {', '.join(ROPE_SCALINGS)}")
+        _check_size("original_max_position", self.original_max_position)
+        for field in ("factor", "low_freq_factor", "high_freq_factor"):
+            _check_positive(f"rope {field}", getattr(self, field))
+        for factor in self.factors:
+            _check_positive("a rope factor", factor)
+        if self.kind == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"rope low_freq_factor is {self.low_freq_factor}; expected less than high_freq_factor, "
+                f"{self.high_freq_factor}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,10 +72,14 @@ class ModelConfig:
     max_position: int = 2048
 
     def __post_init__(self) -> None:
-        for field in ("vocab_size", "num_layers", "embed_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field} is {value!r}; expected a positive integer")
+        for field in SIZES:
+            _check_size(field, getattr(self, field))
+        for field in FLAGS:
+            if not isinstance(getattr(self, field), bool):
+                raise ValueError(f"{field} is {getattr(self, field)!r}; expected true or false")
+        _check_positive("rope_theta", self.rope_theta)
+        if self.norm_eps != 0:  # 0 is unwise, not wrong
+            _check_positive("norm_eps", self.norm_eps)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2:
@@ -78,6 +94,18 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Number of weights, a tied head counted once."""
         return sum(math.prod(shape) for shape in parameter_shapes(self).values())
+
+
+def _check_size(field: str, value: object) -> None:
+    """Raises ValueError for what cannot be a number of things."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field} is {value!r}; expected a positive integer")
+
+
+def _check_positive(field: str, value: object) -> None:
+    """Raises ValueError for what is not a finite number above zero."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f"{field} is {value!r}; expected a finite number above 0")
 
 
 def parameter_shapes(config: ModelConfig) -> dict[tuple[str, ...], tuple[int, ...]]:

@@ -165,8 +165,10 @@ def _scaling(contents: Contents, keys: Mapping[str, Any]) -> config.RopeScaling 
     kind = str(keys.get("rope.scaling.type", "none"))
     if ROPE_FACTORS in contents.tensors:
         factors = _dequantise(contents, ROPE_FACTORS).astype(np.float32).ravel()
-        return config.RopeScaling(kind="factors", factors=tuple(float(f) for f in factors))
-    if kind == "none":
+        return hf_config.scaling(contents.where, {"kind": "factors", "factors": tuple(float(f) for f in factors)})
+    kinds = {"none": None, "linear": "linear"}
+    known = lookup.find(kinds, kind, what="rope.scaling.type", where=contents.where, error=errors.CheckpointError)
+    if known is None:
         return None
-    known = {"linear": config.RopeScaling(kind="linear", factor=float(keys.get("rope.scaling.factor", 1.0)))}
-    return lookup.find(known, kind, what="rope.scaling.type", where=contents.where, error=errors.CheckpointError)
+    factor = hf_config.number(keys, "rope.scaling.factor", contents.where, 1.0)
+    return hf_config.scaling(contents.where, {"kind": known, "factor": factor})

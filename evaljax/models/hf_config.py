@@ -2,12 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from evaljax.core import errors, lookup
 from evaljax.models import config
 
+T = TypeVar("T")
 # Keys that change no logit: bookkeeping, token ids, training-time rates, generation and implementation choices.
 HARMLESS = frozenset(
     [
@@ -65,7 +66,7 @@ def load_config(folder: pathlib.Path) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise errors.CheckpointError(f"{folder}: no config.json; expected a Hugging Face model folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise errors.CheckpointError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(raw, dict):
         raise errors.CheckpointError(f"{path}: holds a {type(raw).__name__}; expected a mapping")
@@ -114,15 +115,26 @@ def flag(raw: Mapping[str, Any], key: str, where: str, default: bool) -> bool:
 
 def build(where: str, fields: dict[str, Any]) -> config.ModelConfig:
     """The configuration with these fields; CheckpointError if they cannot be one."""
+    return _record(config.ModelConfig, where, fields)
+
+
+def scaling(where: str, fields: dict[str, Any]) -> config.RopeScaling:
+    """The rotary scaling with these fields; CheckpointError if they cannot be one."""
+    return _record(config.RopeScaling, where, fields)
+
+
+def _record(record: Callable[..., T], where: str, fields: dict[str, Any]) -> T:
+    """`record(**fields)`; its ValueError becomes a CheckpointError that says where."""
     try:
-        return config.ModelConfig(**fields)
+        return record(**fields)
     except ValueError as error:
         raise errors.CheckpointError(f"{where}: {error}") from error
 
 
 def activation(raw: Mapping[str, Any], key: str, where: str, default: str) -> str:
     """Our name of the activation function."""
-    name = str(raw.get(key) or default)
+    value = raw.get(key)
+    name = default if value is None else str(value)
     return lookup.find(ACTIVATIONS, name, what=key, where=where, error=errors.CheckpointError)
 
 
@@ -136,7 +148,7 @@ def rope(raw: Mapping[str, Any], where: str, default_theta: float) -> tuple[floa
         merged |= part
     outer = raw.get("rope_theta")
     inner = merged.setdefault("rope_theta", outer)
-    if outer is not None and inner != outer:
+    if outer is not None and inner is not outer and inner != outer:
         raise errors.CheckpointError(
             f"{where}: rope_theta is {outer!r} but rope_parameters.rope_theta is {inner!r}; expected the same"
         )
@@ -152,11 +164,14 @@ def rope(raw: Mapping[str, Any], where: str, default_theta: float) -> tuple[floa
         return theta, None
     factor = number(merged, "factor", where)
     if kind == "linear":
-        return theta, config.RopeScaling(kind="linear", factor=factor)
-    return theta, config.RopeScaling(
-        kind="llama3",
-        factor=factor,
-        low_freq_factor=number(merged, "low_freq_factor", where),
-        high_freq_factor=number(merged, "high_freq_factor", where),
-        original_max_position=integer(merged, "original_max_position_embeddings", where),
+        return theta, scaling(where, {"kind": "linear", "factor": factor})
+    return theta, scaling(
+        where,
+        {
+            "kind": "llama3",
+            "factor": factor,
+            "low_freq_factor": number(merged, "low_freq_factor", where),
+            "high_freq_factor": number(merged, "high_freq_factor", where),
+            "original_max_position": integer(merged, "original_max_position_embeddings", where),
+        },
     )

@@ -31,11 +31,13 @@ def read_config(folder: pathlib.Path) -> config.ModelConfig:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         version, fields = raw["format"], dict(raw["config"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise errors.CheckpointError(f"{path}: not a model configuration: {error!r}") from error
     if version != FORMAT:
         raise errors.CheckpointError(f"{path}: format {version!r}; expected {FORMAT}")
     scaling = fields.get("rope_scaling")
+    if not isinstance(scaling, dict | None):
+        raise errors.CheckpointError(f"{path}: rope_scaling is {scaling!r}; expected a mapping or null")
     _check_fields(fields, config.ModelConfig, path)
     _check_fields(scaling or {}, config.RopeScaling, path)
     try:

@@ -37,7 +37,7 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
         raise errors.CheckpointError(f"{folder}: no weights; expected {SINGLE} or {INDEX} (other formats are not read)")
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise errors.CheckpointError(f"{index}: not a weight index: {error!r}") from error
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

@@ -176,6 +176,7 @@ def test_a_cut_weight_file_is_named(tmp_path, keep):
         ("config.json", None, "no config.json; expected a Hugging Face model folder"),
         ("config.json", "{", r"config\.json: not readable as JSON"),
         ("config.json", "[]", r"config\.json: holds a list; expected a mapping"),
+        ("config.json", "[" * 100_000, r"config\.json: not readable as JSON"),
         ("model.safetensors", None, r"no weights; expected model\.safetensors or model\.safetensors\.index\.json"),
     ],
 )
@@ -185,6 +186,39 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path, file, content, message):
     target.unlink() if content is None else target.write_text(content)
     with pytest.raises(errors.CheckpointError, match=message):
         checkpoint.read_model(path, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_theta": -1}, r"config\.json: rope_theta is -1\.0; expected a finite number above 0"),
+        ({"rope_theta": float("nan")}, r"config\.json: rope_theta is nan; expected a finite number above 0"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, r"config\.json: rope factor is 0\.0; expected a finite"),
+        ({"max_position_embeddings": 0}, r"config\.json: max_position is 0; expected a positive integer"),
+        ({"hidden_act": ""}, r"config\.json: unknown hidden_act ''"),
+    ],
+)
+def test_a_number_that_cannot_be_meant_names_its_file(tmp_path, changes, message):
+    path = write_folder(tmp_path / "m", hf_tensors(), **changes)
+    with pytest.raises(errors.CheckpointError, match=message):
+        checkpoint.read_config(path)
+
+
+def test_any_wrong_number_of_layers_is_found_at_once(tmp_path):
+    path = write_folder(tmp_path / "m", hf_tensors(), num_hidden_layers=10**12)
+    with pytest.raises(errors.CheckpointError, match="m: 21 tensors cannot make the configuration's 1000000000000 lay"):
+        checkpoint.read_model(path, dtype="float32")
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float64, ml_dtypes.bfloat16])
+def test_values_beyond_the_dtype_are_refused(tmp_path, stored):
+    tensors = hf_tensors() | {"model.norm.weight": np.full(32, 1e6, stored)}
+    path = write_folder(tmp_path / "m", tensors)
+    with pytest.raises(
+        errors.CheckpointError, match=r"model\.norm\.weight holds values beyond the largest float16, 65504"
+    ):
+        checkpoint.read_model(path, dtype="float16")
+    assert checkpoint.read_model(path, dtype="float32").dtype == "float32"
 
 
 def test_an_unknown_architecture_names_the_nearest(tmp_path):
@@ -267,6 +301,9 @@ def damage_config(folder: pathlib.Path, **changes) -> None:
         ),
         (lambda f: damage_config(f, tie_embeddings=True), r"not used by this configuration: head \(64, 32\)"),
         (lambda f: damage_config(f, head_dim=7), r"evaljax\.json: head_dim 7 is odd"),
+        (lambda f: damage_config(f, norm_eps="x"), r"evaljax\.json: norm_eps is 'x'; expected a finite number above 0"),
+        (lambda f: damage_config(f, rope_scaling=5), r"evaljax\.json: rope_scaling is 5; expected a mapping or null"),
+        (lambda f: (f / "evaljax.json").write_text("[" * 100_000), r"evaljax\.json: not a model configuration"),
         (lambda f: (f / "evaljax.json").write_text('{"format": 99, "config": {}}'), "format 99; expected 1"),
         (lambda f: (f / "evaljax.json").write_text("{"), r"evaljax\.json: not a model configuration"),
         (lambda f: shutil.rmtree(f / "params"), r"no params/ beside evaljax\.json"),

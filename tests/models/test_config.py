@@ -29,6 +29,13 @@ def test_the_number_of_parameters_is_what_a_decoder_holds(changes):
         ({"num_heads": 5}, "num_heads 5 is not a multiple of num_kv_heads 2"),
         ({"head_dim": 15}, "head_dim 15 is odd"),
         ({"num_layers": 0}, "num_layers is 0; expected a positive integer"),
+        ({"num_layers": True}, "num_layers is True; expected a positive integer"),
+        ({"max_position": 0}, "max_position is 0; expected a positive integer"),
+        ({"rope_theta": 0.0}, r"rope_theta is 0\.0; expected a finite number above 0"),
+        ({"rope_theta": None}, "rope_theta is None; expected a finite number above 0"),
+        ({"norm_eps": -1e-5}, "norm_eps is -1e-05; expected a finite number above 0"),
+        ({"norm_eps": float("inf")}, "norm_eps is inf; expected a finite number above 0"),
+        ({"tie_embeddings": "no"}, "tie_embeddings is 'no'; expected true or false"),
         ({"activation": "swich"}, "activation 'swich'; expected one of silu"),
         (
             {"rope_scaling": config.RopeScaling(kind="factors", factors=(1.0,))},
@@ -44,6 +51,24 @@ def test_a_configuration_that_cannot_be_is_refused(changes, message):
 def test_an_unknown_rope_scaling_is_refused():
     with pytest.raises(ValueError, match="rope scaling 'yarn'; expected one of linear, llama3, factors"):
         config.RopeScaling(kind="yarn")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "linear", "factor": 0.0}, r"rope factor is 0\.0; expected a finite number above 0"),
+        ({"kind": "linear", "factor": float("nan")}, "rope factor is nan; expected a finite number above 0"),
+        ({"kind": "factors", "factors": (1.0, -2.0)}, r"a rope factor is -2\.0; expected a finite number above 0"),
+        ({"kind": "llama3", "original_max_position": 0}, "original_max_position is 0; expected a positive integer"),
+        (
+            {"kind": "llama3", "low_freq_factor": 4.0},
+            r"low_freq_factor is 4\.0; expected less than high_freq_factor, 4",
+        ),
+    ],
+)
+def test_a_rope_scaling_that_cannot_be_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        config.RopeScaling(**fields)
 
 
 def frequencies(**changes):

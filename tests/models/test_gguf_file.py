@@ -140,6 +140,10 @@ def test_rope_factors_and_linear_scaling_are_read(tmp_path):
     [
         ({"general.architecture": "llamo"}, "unknown GGUF architecture 'llamo'. Did you mean 'llama'"),
         ({"llama.expert_count": 8}, "config keys that this model family does not know.*'expert_count' = 8"),
+        (
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0},
+            r"rope factor is 0\.0; expected a finite",
+        ),
         ({"llama.rope.scaling.type": "yarn"}, r"unknown rope\.scaling\.type 'yarn'"),
         ({"llama.rope.dimension_count": 4}, r"rope\.dimension_count is 4; expected the head dimension, 8"),
         ({"llama.block_count": 3}, r"missing: blk\.2\.attn_norm\.weight \(32,\)"),
