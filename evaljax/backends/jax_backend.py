@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from evaljax.backends import opening
 from evaljax.core import config, errors, progress, request
-from evaljax.engine import encode, generate, loglikelihood, tokenizer, trie
+from evaljax.engine import encode, failure, generate, loglikelihood, tokenizer, trie
 from evaljax.engine import plan as plans
 from evaljax.models import checkpoint
 from evaljax.models import config as model_config
@@ -207,12 +206,8 @@ class JaxBackend:
         """Puts the text of the request into the engine's error, which knows only the sequence's place."""
         try:
             yield
-        except errors.RequestError as error:
-            found = re.search(r"request (\d+)", str(error))
-            place = getattr(error, "index", int(found[1]) if found else None)
-            if place is None:
-                raise
-            raise errors.RequestError(f"{opening.describe(owners[place])}: {error}") from error
+        except failure.PlacedError as error:
+            raise errors.RequestError(f"{opening.describe(owners[error.index])}: {error.problem}") from error
 
 
 def _generation_plan(requests: Sequence[request.GenerateRequest], prompts: Sequence[encode.Prompt]) -> dict[str, Any]:

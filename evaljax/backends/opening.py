@@ -19,8 +19,12 @@ def find_model(path: str) -> str:
     """
     if path == "demo":
         return str(DEMO)
-    place = pathlib.Path(path).expanduser()
-    if path and place.exists():
+    try:
+        place = pathlib.Path(path).expanduser()
+        found = bool(path) and place.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # no permission, a name too long; no such user's home
+        raise errors.CheckpointError(f"model.path={path[:SHOWN]!r}: cannot be looked up: {error}") from error
+    if found:
         return str(place)
     parts = path.split("/")
     looks_local = (

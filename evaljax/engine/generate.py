@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from evaljax.core import config, errors, progress, request
-from evaljax.engine import decode, sampling, schedule, stops
+from evaljax.engine import decode, failure, sampling, schedule, stops
 from evaljax.models import decoder, model
 
 _DECODE_STEPS = {
@@ -243,10 +243,8 @@ class _Run:
         """Takes the text out of `slot` if it has ended."""
         job, ids = self.jobs[occupant.job], occupant.token_ids
         if self.slots.nonfinite[slot] and not self.options.allow_nonfinite:
-            raise errors.RequestError(
-                f"generate_until: request {job.index} (prompt of {job.prompt.size} tokens): logits that are not finite "
-                f"within {len(ids)} generated tokens; engine.allow_nonfinite=True counts instead of stopping."
-            )
+            what = f"logits that are not finite within {len(ids)} tokens after a prompt of {job.prompt.size}"
+            raise failure.nonfinite(job.index, what)
         if self.slots.active[slot] and not stops.seen(ids, len(ids) - num_new, job.until, self.tokenizer):
             return
         end = stops.ending(ids, job.until, self.tokenizer)
@@ -262,14 +260,15 @@ class _Run:
 
 
 def _check_prompts(prompts: Sequence[np.ndarray], samplings: Sequence[request.Sampling], max_length: int) -> None:
-    """Raises RequestError for a prompt without a token, or one that does not fit."""
+    """Raises PlacedError for a prompt without a token, or one that does not fit."""
     for index, (prompt, sampling_) in enumerate(zip(prompts, samplings, strict=True)):
         if not prompt.size:
-            raise errors.RequestError(f"generate_until: request {index}: prompt of 0 tokens; expected at least 1.")
+            raise failure.PlacedError(index, "prompt of 0 tokens; expected at least 1")
         if prompt.size + sampling_.max_gen_toks > max_length:
-            raise errors.RequestError(
-                f"generate_until: request {index}: prompt of {prompt.size} tokens and max_gen_toks "
-                f"{sampling_.max_gen_toks}; expected at most max_length {max_length} together."
+            raise failure.PlacedError(
+                index,
+                f"prompt of {prompt.size} tokens and max_gen_toks {sampling_.max_gen_toks}; "
+                f"expected at most max_length {max_length} together",
             )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from evaljax.core import config
 from evaljax.core import progress as reporting
-from evaljax.engine import encode, executor, numerics, plan
+from evaljax.engine import encode, executor, failure, plan
 from evaljax.models import model as models
 
 
@@ -31,8 +31,8 @@ def score(
     """The answer to each sequence, in order, and figures.
 
     The figures are the plan's, `plan_seconds`, `compile_seconds`, `run_seconds`, `executables` (compiled by this call;
-    the process knew the others) and `nonfinite` (answers that are no number). Such an answer raises `NonFiniteError`,
-    unless `options.allow_nonfinite`.
+    the process knew the others) and `nonfinite` (answers that are no number). Such an answer raises
+    `failure.PlacedError`, unless `options.allow_nonfinite`.
     """
     began = time.perf_counter()
     platform = executor.platform(model)
@@ -42,7 +42,7 @@ def score(
     logprobs, greedy = _gather(job, answers)
     broken = np.nonzero(~np.isfinite(logprobs))[0]
     if len(broken) and not options.allow_nonfinite:
-        raise numerics.NonFiniteError(int(broken[0]), float(logprobs[broken[0]]))
+        raise failure.nonfinite(int(broken[0]), f"its log-probability is {logprobs[broken[0]]}")
     figures = {
         **job.summary(),
         "plan_seconds": round(planned, 3),

@@ -7,18 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evaljax.core import config, errors, lookup
-
-
-class NonFiniteError(errors.RequestError):
-    """A log-probability that is not a number; `index` is the request's."""
-
-    def __init__(self, index: int, value: float):
-        super().__init__(
-            f"request {index}: its log-probability is {value}; the weights or the arithmetic (dtype) overflow. "
-            "engine.allow_nonfinite=True counts such requests instead of stopping"
-        )
-        self.index, self.value = index, value
+from evaljax.core import config, lookup
 
 
 @dataclasses.dataclass(frozen=True)

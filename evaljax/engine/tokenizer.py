@@ -16,6 +16,8 @@ import numpy as np
 from evaljax.core import errors
 
 BATCH = 1024  # texts that the tokenizer encodes at once, on all cores
+GENERATION = "generation_config.json"
+MAX_ID = 1 << 31
 # Tokenizer classes that are nothing but their tokenizer.json: read without the import of every model (torch included).
 PLAIN_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 
@@ -112,7 +114,7 @@ def read_tokenizer(path: str, *, revision: str | None = None, add_bos_token: boo
         raise errors.CheckpointError(
             f"{path}: {type(backend).__name__} is not a fast tokenizer (one with a tokenizer.json)"
         )
-    return wrap(backend, path=path, add_bos_token=add_bos_token, extra_eos=_generation_eos(path))
+    return wrap(backend, path=path, add_bos_token=add_bos_token, extra_eos=_generation_eos(path, revision))
 
 
 def wrap(
@@ -158,13 +160,38 @@ def _read_backend(path: str, revision: str | None) -> Any:
     return transformers.AutoTokenizer.from_pretrained(path, revision=revision)
 
 
-def _generation_eos(path: str) -> list[int]:
-    """The EOS ids in the folder's generation_config.json; none where there is no such file."""
-    file = pathlib.Path(path) / "generation_config.json"
-    if not file.is_file():
+def _generation_eos(path: str, revision: str | None) -> list[int]:
+    """The EOS ids in the model's generation_config.json; none where there is no such file."""
+    where = pathlib.Path(path)
+    file = where / GENERATION if where.exists() else _hub_file(path, GENERATION, revision)
+    if file is None or not file.is_file():
         return []
-    eos = json.loads(file.read_text("utf-8")).get("eos_token_id")
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    try:
+        eos = json.loads(file.read_text("utf-8")).get("eos_token_id")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise errors.CheckpointError(f"{file}: not readable as a JSON mapping: {error}") from error
+    ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < MAX_ID for i in ids):
+        raise errors.CheckpointError(f"{file}: eos_token_id is {eos!r}; expected a token id or a list of them")
+    return ids
+
+
+def _hub_file(path: str, name: str, revision: str | None) -> pathlib.Path | None:
+    """The local copy of a hub model's file, fetched if it is not there yet; None where the model has no such file.
+
+    None, too, where the hub is switched off (HF_HUB_OFFLINE) and the file is not among those fetched before.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub import errors as hub_errors
+
+    try:
+        return pathlib.Path(huggingface_hub.hf_hub_download(path, name, revision=revision))
+    except (OSError, ValueError, hub_errors.EntryNotFoundError) as error:
+        unreached = isinstance(error, hub_errors.LocalEntryNotFoundError) and not constants.HF_HUB_OFFLINE
+        if isinstance(error, hub_errors.EntryNotFoundError) and not unreached:
+            return None
+        raise errors.CheckpointError(f"{path}: cannot fetch {name}: {error}") from error
 
 
 def _own_leading(backend: Any) -> tuple[int, ...]:

@@ -38,6 +38,12 @@ def test_what_looks_like_a_path_and_does_not_exist_is_named(name):
         opening.find_model(name)
 
 
+@pytest.mark.parametrize("name", ["~surely-no-such-user/model", "x" * 5000])
+def test_what_cannot_be_looked_up_is_named(name):
+    with pytest.raises(errors.CheckpointError, match=f"model.path='{name[:20]}.*': cannot be looked up"):
+        opening.find_model(name)
+
+
 def test_a_missing_folder_is_answered_with_what_there_is(tmp_path):
     (tmp_path / "smollm").mkdir()
     with pytest.raises(errors.CheckpointError, match=f"{tmp_path} exists and holds: smollm"):

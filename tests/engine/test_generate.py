@@ -283,7 +283,9 @@ def test_logits_that_are_not_finite_stop_the_run_and_name_the_request() -> None:
     prompts = [np.array([1, 2], np.int32), np.array([5, 77, 3], np.int32)]
     samplings = [request.Sampling(max_gen_toks=3)] * 2
     arguments = {"tokenizer": Numbers(), "max_length": MAX_LENGTH, "precision": "highest"}
-    with pytest.raises(errors.RequestError, match=r"request 1 \(prompt of 3 tokens\): logits that are not finite"):
+    with pytest.raises(
+        errors.RequestError, match=r"request 1: logits that are not finite within \d tokens after a prompt of 3"
+    ):
         generate.generate(
             model.of(broken), prompts, samplings, [0, 0], options=config.EngineOptions(num_slots=2), **arguments
         )

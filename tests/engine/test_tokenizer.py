@@ -3,7 +3,9 @@ import pathlib
 import sys
 
 import pytest
+from huggingface_hub import constants
 
+from evaljax import testing
 from evaljax.core import errors
 from evaljax.engine import tokenizer
 
@@ -84,6 +86,38 @@ def test_a_folder_is_read_with_the_eos_ids_of_its_generation_config(tmp_path: pa
     read = tokenizer.read_tokenizer(str(tmp_path))
     assert read.eos_token_ids == {0, 7}
     assert read.encode("cats A") == tiny_tokenizer.make(adds_bos=True).encode("cats A")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"generation_config\.json: not readable as a JSON mapping"),
+        ("[]", r"generation_config\.json: not readable as a JSON mapping"),
+        ('{"eos_token_id": "</s>"}', r"generation_config\.json: eos_token_id is '</s>'; expected a token id or a list"),
+        ('{"eos_token_id": [0, -1]}', r"eos_token_id is \[0, -1\]; expected a token id or a list"),
+        ('{"eos_token_id": 1.5}', r"eos_token_id is 1\.5; expected a token id or a list"),
+    ],
+)
+def test_a_broken_generation_config_is_named(tmp_path: pathlib.Path, content: str, message: str) -> None:
+    tiny_tokenizer.backend().save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(errors.CheckpointError, match=message):
+        tokenizer.read_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(("extra", "eos"), [({"eos_token_id": [2, 7]}, {2, 7}), (None, {2})])
+def test_a_hub_model_is_read_with_the_eos_ids_of_its_generation_config(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, extra: dict | None, eos: set[int]
+) -> None:
+    cache = tmp_path / "models--owner--name"  # as the hub's client lays it out; conftest keeps the hub offline
+    snapshot = cache / "snapshots" / "abc"
+    testing.tiny_model_folder(snapshot)
+    if extra is not None:
+        (snapshot / "generation_config.json").write_text(json.dumps(extra))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert tokenizer.read_tokenizer("owner/name").eos_token_ids == eos
 
 
 @pytest.mark.parametrize("content", [None, "{"])
