@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of the table has seen enough; the files were written before it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -115,6 +117,8 @@ def run(
 
 def open_backend(config: config_lib.RunConfig, progress: progress_lib.Progress) -> backend_lib.Backend:
     """The backend that `config.model` names, XLA's compilation cache set up before anything imports JAX."""
+    if config.cache_dir is not None:
+        files.check_writable(pathlib.Path(config.cache_dir), key="cache_dir")
     cache = pathlib.Path(config.cache_dir or pathlib.Path.home() / ".cache" / "evaljax")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
@@ -153,6 +157,9 @@ def dry_run(
         plan |= backend.plan(
             asked.get("loglikelihood", []), asked.get("loglikelihood_rolling", []), asked.get("generate_until", [])
         )
+    if folder is not None:
+        files.write_jsonl(folder / "requests.jsonl", records)
+        files.write_json(folder / "plan.json", plan)
     for record in records[:3]:
         line = json.dumps(record, ensure_ascii=False)
         print(line if len(line) <= SHOWN else f"{line[:SHOWN]}…")
@@ -162,9 +169,6 @@ def dry_run(
             + (f" in {folder / 'requests.jsonl'}" if folder else "; give output_dir to have all")
         )
     print(json.dumps(plan, indent=2))
-    if folder is not None:
-        files.write_jsonl(folder / "requests.jsonl", records)
-        files.write_json(folder / "plan.json", plan)
 
 
 def prompts_hash(records: Sequence[dict[str, Any]]) -> str:

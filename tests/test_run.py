@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from evaljax import __main__, run, testing
+from evaljax.core import errors
 
 KINDS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until")
 RECIPE = "from evaljax import recipe\n\n\ndef get_config():\n    return recipe.default_config()\n"
@@ -206,3 +207,63 @@ def test_a_reader_that_leaves_early_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("extra", "names"), [((), {"results.json"}), (("dry_run=True",), {"plan.json", "requests.jsonl"})]
+)
+def test_files_are_written_before_the_table_so_a_reader_that_leaves_costs_nothing(
+    recipe_file, toy_tasks, tmp_path, extra, names
+):
+    overrides = ["tasks=toy_multiple_choice", f"task_path={toy_tasks}", "model.backend=fake", f"output_dir={tmp_path}"]
+    words = " ".join(f"--config.{word}" for word in (*overrides, *extra))
+    command = f"{sys.executable} -m evaljax.run --config={recipe_file} {words} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout, "Traceback" in done.stderr) == ("0\n", False)
+    assert names <= set(os.listdir(tmp_path))
+
+
+def test_a_terminal_that_cannot_show_every_sign_does_not_end_the_run(recipe_file, toy_tasks):
+    words = [
+        f"--config.{word}" for word in ("tasks=toy_multiple_choice", f"task_path={toy_tasks}", "model.backend=fake")
+    ]
+    command = [sys.executable, "-m", "evaljax.run", f"--config={recipe_file}", *words]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert b"\\u2191" in done.stdout
+
+
+def test_results_of_an_earlier_run_never_stand_beside_another_runs_samples(start, tmp_path, monkeypatch, capsys):
+    assert start("model.backend=fake", f"output_dir={tmp_path}") == 0
+    (tmp_path / "samples_toy_multiple_choice.jsonl").unlink()
+
+    def full(*args):
+        raise errors.OutputError("the disk is full")
+
+    monkeypatch.setattr(run.samples, "write_samples", full)
+    assert start("model.backend=fake", f"output_dir={tmp_path}") == 1
+    assert "the disk is full" in capsys.readouterr().err
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_a_cache_folder_that_cannot_be_written_is_refused(start, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert start(f"cache_dir={tmp_path / 'file' / 'below'}") == 1
+    assert "cache_dir" in capsys.readouterr().err
+
+
+def test_two_tasks_of_one_sample_file_are_refused_before_the_run(start, toy_tasks, tmp_path, capsys):
+    inline = [{"task": name, "include": str(toy_tasks / "toy_multiple_choice.yaml")} for name in ("a/b", "a_b")]
+    recipe_path = tmp_path / "two.py"
+    recipe_path.write_text(
+        RECIPE.replace(
+            "    return recipe.default_config()",
+            f"""    config = recipe.default_config()
+    config.tasks = {tuple(inline)!r}
+    config.model.backend = "fake"
+    config.output_dir = {str(tmp_path / "out")!r}
+    return config""",
+        )
+    )
+    assert run.main([f"--config={recipe_path}"]) == 1
+    assert "tasks 'a/b' and 'a_b' would both be written to samples_a_b.jsonl" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "out") == []

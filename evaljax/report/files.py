@@ -14,8 +14,10 @@ from evaljax.report import plain
 MAX_NAME = 220  # of the 255 bytes that file systems allow; the rest is for the temporary name
 
 
-def check_writable(folder: pathlib.Path) -> None:
+def check_writable(folder: pathlib.Path, *, key: str = "output_dir") -> None:
     """Raises OutputError unless files can be written to `folder`, which is made if it does not exist.
+
+    `key`: what the configuration calls the folder.
 
     Called before a run starts, so that an hour's answers are not lost to a read-only disk.
     """
@@ -24,7 +26,7 @@ def check_writable(folder: pathlib.Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise errors.OutputError(f"output_dir {str(folder)!r} cannot be written: {error.strerror or error}.") from error
+        raise errors.OutputError(f"{key} {str(folder)!r} cannot be written: {error.strerror or error}.") from error
 
 
 def check_names(folder: pathlib.Path, names: Iterable[str]) -> None:

@@ -122,7 +122,7 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
     if folder is not None:
         kwargs.pop("revision", None)
     try:
-        with _no_progress_bars():
+        with _quiet_datasets():
             loaded = datasets.load_dataset(path, config.dataset_name, **kwargs)
     except Exception as error:  # `datasets` raises many kinds; each means that there are no documents
         looked = f" It is not in the mirror {mirror}." if mirror is not None and folder is None else ""
@@ -192,7 +192,7 @@ def _rows(dataset: Any) -> Split:
 
 def _processed(dataset: Any, process_docs: Callable[..., Any], config: task.TaskConfig, name: str) -> Split:
     try:
-        with _no_progress_bars():
+        with _quiet_datasets():
             return _rows(process_docs(dataset))
     except Exception as error:  # foreign code
         function = getattr(process_docs, "__qualname__", process_docs)
@@ -202,15 +202,18 @@ def _processed(dataset: Any, process_docs: Callable[..., Any], config: task.Task
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    # `datasets` draws one for every step; a run has one of its own.
+def _quiet_datasets() -> Iterator[None]:
+    # `datasets` draws a progress bar for every step, where a run has one of its own, and reports to a server that the
+    # reader of a local file was used, where a machine without network waits for the name to resolve.
     import datasets
 
-    shown = datasets.utils.logging.is_progress_bar_enabled()
+    shown, counts = datasets.utils.logging.is_progress_bar_enabled(), datasets.config.HF_UPDATE_DOWNLOAD_COUNTS
     datasets.disable_progress_bars()
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     try:
         yield
     finally:
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = counts
         if shown:
             datasets.enable_progress_bars()
 

@@ -96,8 +96,11 @@ def test_a_process_docs_that_fails_names_task_and_split(toy_folder):
 
 
 def test_local_jsonl_is_read_beside_the_task_file_without_a_network(folder, monkeypatch):  # case C112
+    asked = []
+
     def refuse(*args, **kwargs):
-        raise AssertionError("a socket was opened")
+        asked.append(args)
+        raise OSError("there is no network")
 
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
@@ -109,6 +112,7 @@ def test_local_jsonl_is_read_beside_the_task_file_without_a_network(folder, monk
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.root / "cache")
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
     (folder.root / "tasks").mkdir()
     folder.jsonl("tasks/rows.jsonl", folder.rows(3))
     folder.yaml(
@@ -121,6 +125,7 @@ def test_local_jsonl_is_read_beside_the_task_file_without_a_network(folder, monk
     assert documents(folder).split("test").docs == folder.rows(3)
     with pytest.raises(errors.DataError, match=r"there is no split 'train' in json\. Known: test"):
         documents(folder).split("train")
+    assert asked == []  # not even where the answer would not matter: `datasets` counts its readers' uses
 
 
 def test_hub_addresses_of_data_files_are_found_in_the_mirror(folder):
