@@ -13,7 +13,7 @@ def write(folder, body):
     return str(path)
 
 
-def test_a_recipe_and_its_overrides_become_one_checked_config(tmp_path):
+def test_a_recipe_and_its_overrides_become_one_checked_config(tmp_path):  # case C115
     path = write(tmp_path, "    config.tasks = 'a, b'\n    config.model.dtype = 'bfloat16'\n    config.limit = 5")
     config = recipe.read(
         path,

@@ -24,7 +24,7 @@ from evaljax.report import files, plain
         ({1: 2.5}, {"1": 2.5}),
     ],
 )
-def test_values_become_plain_json(value, expected):
+def test_values_become_plain_json(value, expected):  # cases C89, C90
     made = plain.plain(value)
     assert made == expected
     assert type(made) is type(expected)

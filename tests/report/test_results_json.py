@@ -52,7 +52,7 @@ def outcome():
     )
 
 
-def test_the_dictionary_has_lm_evals_keys_and_is_strict_json(outcome):
+def test_the_dictionary_has_lm_evals_keys_and_is_strict_json(outcome):  # cases C89, C91
     made = results_json.results_dict(outcome)
     json.loads(json.dumps(made, allow_nan=False))
     assert made["results"]["a"] == {

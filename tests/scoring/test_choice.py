@@ -15,7 +15,7 @@ def evidence(choices, logprobs, gold, greedy=None, unconditional=()):
     return choice.evidence(example, answers + [(value, False) for value in unconditional], where="task 't', document 0")
 
 
-def test_acc_norm_divides_by_characters_and_acc_bytes_by_bytes():
+def test_acc_norm_divides_by_characters_and_acc_bytes_by_bytes():  # case C25
     first, second = (evidence(["éééé", "abcdefg"], [-4.0, -5.0], gold) for gold in (0, 1))
     assert (choice.acc_norm(first), choice.acc_norm(second)) == (0.0, 1.0)  # -4/4 < -5/7
     assert (choice.acc_bytes(first), choice.acc_bytes(second)) == (1.0, 0.0)  # -4/8 > -5/7

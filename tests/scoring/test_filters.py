@@ -33,18 +33,18 @@ def test_of_equally_common_answers_majority_vote_takes_the_first():
     assert run([("majority_vote", {})], [["b", "a", "a", "b"], ["x", "y", "y"]]) == [["b"], ["y"]]
 
 
-def test_the_default_pattern_is_the_number_after_four_hashes_and_a_space():
+def test_the_default_pattern_is_the_number_after_four_hashes_and_a_space():  # case C77
     assert first("regex", "#### 1,234.") == "1,234."
     assert first("regex", "####7") == "[invalid]"
 
 
-def test_the_last_match_may_be_the_wrong_one_as_in_lm_eval():
+def test_the_last_match_may_be_the_wrong_one_as_in_lm_eval():  # case C71
     answer = "Final: (B). I ruled out (A) and (C)."
     assert first("regex", answer, regex_pattern=r"\([A-Z]\)", group_select=-1) == "(C)"
     assert first("regex", answer, regex_pattern=r"Final: (\([A-Z]\))") == "(B)"
 
 
-def test_a_look_ahead_that_takes_a_character_loses_the_last_one_as_in_lm_eval():
+def test_a_look_ahead_that_takes_a_character_loses_the_last_one_as_in_lm_eval():  # case C72
     pattern = r"(?<=the answer is )(.*)(?=.)"
     assert first("regex", "So the answer is (B)", regex_pattern=pattern) == "(B"
 

@@ -34,7 +34,7 @@ def test_weighted_mean_and_pooled_error():
     assert found.sample_count == {ACC: 40}
 
 
-def test_unweighted_mean_and_error():
+def test_unweighted_mean_and_error():  # case C80
     found = roll_up([group("g", ["a", "b"], UNWEIGHTED)], leaf("a", 0.5, 0.1, 10), leaf("b", 0.9, 0.01, 1000))["g"]
     assert found.metrics == {ACC: pytest.approx(0.7)}
     assert found.stderrs == {ACC: pytest.approx(0.050249, abs=1e-6)}

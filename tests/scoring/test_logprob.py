@@ -4,7 +4,7 @@ from evaljax.core import errors
 from evaljax.scoring import logprob
 
 
-def test_words_are_counted_as_lm_eval_counts_them():
+def test_words_are_counted_as_lm_eval_counts_them():  # case C22
     assert logprob.count_words(" hello world ") == 4
     assert logprob.count_words("hello\n\n world") == 2
     assert logprob.count_words("") == 1

@@ -93,7 +93,7 @@ def test_loglikelihood_and_rolling():
     assert set(found.stderrs.values()) == {None}
 
 
-def test_one_document_has_a_score_and_no_standard_error():
+def test_one_document_has_a_score_and_no_standard_error():  # case C84
     found = run(choices_config("acc"), [two_choices(0, -1.0, -2.0, 0)])
     assert found.metrics == {("acc", "none"): 1.0}
     assert found.stderrs == {("acc", "none"): None}
@@ -149,7 +149,7 @@ def test_a_label_outside_the_choices_names_task_and_document():
         run(choices_config("acc"), [two_choices(7, -1.0, -2.0, -1)])
 
 
-def test_ties_and_equal_choices_are_counted_and_scored_as_in_lm_eval():
+def test_ties_and_equal_choices_are_counted_and_scored_as_in_lm_eval():  # case C29
     docs = [two_choices(0, -1.0, -1.0, 0, ("yes", "yes")), two_choices(1, -1.0, -1.0, 1), two_choices(2, -1.0, -2.0, 0)]
     found = run(choices_config("acc"), docs)
     assert found.counts == {"ties": 2, "duplicate_choices": 1}

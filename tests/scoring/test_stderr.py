@@ -88,7 +88,7 @@ def test_replicates_that_are_not_finite_leave_no_standard_error():
     assert error([math.nan, math.nan, 1.0], "nanmean") is None
 
 
-def test_wilson_interval_of_179_in_200():
+def test_wilson_interval_of_179_in_200():  # case C82
     low, high = stderr.wilson_interval(179, 200)
     assert (round(low, 4), round(high, 4)) == (0.8448, 0.9303)
 

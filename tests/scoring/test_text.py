@@ -16,7 +16,7 @@ def gold(target, result, choices=None, multiple_target=False, cast=True):
     return text.gold_answer(found, result, has_choices=choices is not None, cast=cast, where="task 't', document 3")
 
 
-def test_no_expressions_to_ignore_is_the_same_as_none_given():
+def test_no_expressions_to_ignore_is_the_same_as_none_given():  # case C73
     assert text.exact_match(["a", "b"], ["a", "c"], regexes_to_ignore=[]) == 0.5
     assert text.exact_match(["a", "b"], ["a", "c"]) == 0.5
 
