@@ -246,6 +246,8 @@ def _check_step(step: task.FilterStep, *, where: str) -> Any:
     parameters = _parameters(function)
     if parameters is not None:
         _check_parameters(step, parameters, where=where)
+    if step.function == "take_first_k" and (not isinstance(step.kwargs["k"], int) or step.kwargs["k"] < 1):
+        raise errors.TaskError(f"{where}: take_first_k: k is {step.kwargs['k']!r}; expected a whole number, 1 or more.")
     for key in ("regex_pattern", "regexes_to_ignore") if is_named else ():
         patterns = step.kwargs.get(key)
         for pattern in [patterns] if isinstance(patterns, str) else patterns or ():

@@ -94,6 +94,12 @@ def check_config(config: task.TaskConfig) -> None:
         raise errors.TaskError(f"{_where(config)}: filter_list is empty, so nothing would be scored; leave it out.")
     for pipeline in config.filter_list:
         filters.check_pipeline(pipeline, where=_where(config))
+        first = pipeline.steps[0] if pipeline.steps else None
+        if first is not None and first.function == "take_first_k" and first.kwargs["k"] > config.repeats:
+            raise errors.TaskError(
+                f"{_where(config)}: filter {pipeline.name!r}: take_first_k asks for {first.kwargs['k']!r} answers, "
+                f"but repeats is {config.repeats}."
+            )
         if config.output_type != _TEXT and config.process_results is None and not filters.may_leave_one(pipeline):
             raise errors.TaskError(
                 f"{_where(config)}: filter {pipeline.name!r} leaves a list of answers, but output_type "

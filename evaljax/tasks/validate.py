@@ -136,7 +136,7 @@ def _found(file: pathlib.Path, key: str, message: str, *, advice: bool = False) 
 def _repeated_keys(file: pathlib.Path) -> Iterator[Finding]:
     try:
         root = yaml.compose(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
+    except (OSError, yaml.YAMLError):
         return  # told by whoever reads the file next
     seen: set[str] = set()
     for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():

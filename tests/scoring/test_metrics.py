@@ -157,3 +157,13 @@ def test_a_pipeline_that_leaves_a_list_is_refused_where_one_answer_is_scored():
 def test_a_task_without_any_pipeline_would_score_nothing():
     with pytest.raises(errors.TaskError, match="filter_list is empty, so nothing would be scored"):
         metrics.check_config(task.TaskConfig(task="t", filter_list=()))
+
+
+@pytest.mark.parametrize(
+    ("k", "message"), [(3, "take_first_k asks for 3 answers, but repeats is 2"), (0, "k is 0; expected a whole number")]
+)
+def test_more_answers_than_are_asked_for_are_refused_before_anything_runs(k, message):
+    step = task.FilterStep(function="take_first_k", kwargs={"k": k})
+    config = task.TaskConfig(task="t", repeats=2, filter_list=(task.FilterPipeline(name="f", steps=(step,)),))
+    with pytest.raises(errors.TaskError, match=message):
+        metrics.check_config(config)

@@ -155,3 +155,9 @@ def test_a_key_that_is_no_text_is_one_finding(folder):
 def test_an_unknown_sampler_is_found(folder):
     [found] = findings(folder, doc_to_text="q", doc_to_target="a", fewshot_config={"sampler": "firstn"})
     assert "unknown fewshot_config.sampler 'firstn'. Did you mean 'first_n'" in str(found)
+
+
+def test_a_link_to_nowhere_is_a_finding(folder):
+    (folder.root / "t.yaml").symlink_to(folder.root / "nowhere.yaml")
+    [found] = validate.validate_tree(folder.root, **NAMES)
+    assert "nowhere.yaml: cannot be read: No such file or directory" in str(found)
