@@ -29,13 +29,14 @@ def check_group(config: task.GroupConfig) -> None:
 def check_members(
     config: task.GroupConfig, groups: Mapping[str, task.GroupConfig], tasks: Mapping[str, task.TaskConfig]
 ) -> None:
-    """Nothing, or TaskError where the group asks for a metric or a filter that none of its tasks can have.
+    """Nothing, or TaskError where the group asks for a metric or a filter that does not exist.
 
-    What a task's own code may call its metrics is not known before it runs.
+    What a task's own code may call its metrics is not known before it runs. A registered metric that no member has
+    leaves the group without a score, as in lm-eval, some of whose groups are written so.
     """
     leaves = [tasks[name] for name in _leaves(config.group, groups, tasks)]
     filters = {pipeline.name: None for leaf in leaves for pipeline in leaf.filter_list}
-    known = {name: None for leaf in leaves for name in metrics.resolve(leaf)}
+    known = dict.fromkeys([*metrics.METRICS, *(name for leaf in leaves for name in metrics.resolve(leaf))])
     open_ended = any(metrics.names_are_open(leaf) for leaf in leaves)
     for metric in config.metrics:
         where = f"group {config.group!r} ({config.source}): aggregate_metric_list"

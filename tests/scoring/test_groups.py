@@ -99,7 +99,7 @@ def test_an_aggregation_other_than_the_mean_is_refused():
         (task.GroupMetric(metric="acc", filters=("non",)), "unknown filter 'non'. Did you mean 'none'"),
     ],
 )
-def test_a_metric_or_filter_that_no_member_has_is_refused_before_anything_runs(metric, message):
+def test_a_metric_or_filter_that_does_not_exist_is_refused_before_anything_runs(metric, message):
     config = group("g", ["a"], metric)
     leaves = {"a": task.TaskConfig(task="a", output_type="multiple_choice")}
     with pytest.raises(errors.TaskError, match=message):
@@ -110,3 +110,8 @@ def test_what_a_members_own_code_calls_its_metrics_is_not_known_before():
     config = group("g", ["a"], task.GroupMetric(metric="mine"))
     leaf_config = task.TaskConfig(task="a", output_type="multiple_choice", process_results=lambda doc, results: {})
     groups.check_members(config, {"g": config}, {"a": leaf_config})
+
+
+def test_a_registered_metric_that_no_member_has_is_let_through_as_in_lm_eval():
+    config = group("g", ["a"], task.GroupMetric(metric="f1"))
+    groups.check_members(config, {"g": config}, {"a": task.TaskConfig(task="a", output_type="multiple_choice")})
