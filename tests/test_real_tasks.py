@@ -75,7 +75,8 @@ def test_500_real_requests_equal_transformers_one_at_a_time(hub_mirror, test_mod
         logits = known[key][-sequence.num_targets :]
         targets = torch.tensor(sequence.tokens[-sequence.num_targets :].astype(np.int64))
         expected = float(torch.log_softmax(logits, -1).gather(-1, targets[:, None]).sum())
-        assert answer.logprob == pytest.approx(expected, abs=1e-4 * max(1.0, sequence.num_targets / 20))
+        # Rounding grows with the tokens that a request reads: ours and torch's each lie up to 1e-4 from float64.
+        assert answer.logprob == pytest.approx(expected, abs=1e-4 * max(1.0, len(sequence.tokens) / 20))
         close = float(logits.topk(2).values.diff().abs().min()) < 1e-4
         assert close or answer.is_greedy == bool((logits.argmax(-1) == targets).all())
 
