@@ -31,8 +31,9 @@ class FakeBackend:
         """Made-up log P(text); 0 for an empty text."""
         answers = []
         for asked in requests:
-            logprob, _ = _score(zlib.crc32(b""), asked.text.encode("utf-8"))
-            answers.append(request.RollingResponse(logprob=logprob, num_tokens=len(asked.text.encode("utf-8"))))
+            text = _bytes(asked.text)
+            logprob, _ = _score(zlib.crc32(b""), text)
+            answers.append(request.RollingResponse(logprob=logprob, num_tokens=len(text)))
         return answers
 
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
@@ -63,9 +64,17 @@ def _loglikelihood(asked: request.LoglikelihoodRequest) -> request.Loglikelihood
         )
     # Trailing white space belongs to the continuation, as in every backend: ("A: ", "B") is ("A:", " B").
     context = asked.context.rstrip()
-    continuation = (asked.context[len(context) :] + asked.continuation).encode("utf-8")
-    logprob, greedy = _score(zlib.crc32(context.encode("utf-8")), continuation)
+    continuation = _bytes(asked.context[len(context) :] + asked.continuation)
+    logprob, greedy = _score(zlib.crc32(_bytes(context)), continuation)
     return request.LoglikelihoodResponse(logprob=logprob, is_greedy=greedy, num_tokens=len(continuation))
+
+
+def _bytes(text: str) -> bytes:
+    """The UTF-8 of `text`; RequestError if it is no Unicode text (half of a surrogate pair)."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise errors.RequestError(f"text {text[-60:]!r}: {error}") from error
 
 
 def _score(state: int, text: bytes) -> tuple[float, bool]:
@@ -90,7 +99,7 @@ def _likeliest(state: int) -> bytes:
 
 def _generate(asked: request.GenerateRequest) -> request.GenerateResponse:
     sampling = asked.sampling
-    state = zlib.crc32(asked.context.encode("utf-8"))
+    state = zlib.crc32(_bytes(asked.context))
     noise = zlib.crc32(f"{sampling.seed} {asked.repeat}".encode()) if sampling.temperature > 0 else 0
     text = ""
     for count in range(1, sampling.max_gen_toks + 1):

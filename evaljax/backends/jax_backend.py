@@ -18,6 +18,7 @@ from evaljax.models import config as model_config
 from evaljax.models import model as models
 
 PLAN_KEYS = ("requests", "request_tokens", "unique_tokens", "forward_tokens")
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # how XLA says it, before a program runs and in one
 # Seconds by stage, in the order in which they are reported.
 STAGES = ("load", "tokenize", "plan", "compile", "run")
 
@@ -86,6 +87,7 @@ class JaxBackend:
 
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
         """One generated text for each request."""
+        requests = opening.with_think_end(requests, self.spec)
         prompts = self._prompts(requests)
         if not requests:
             return []
@@ -106,6 +108,7 @@ class JaxBackend:
                 num_tokens=text.num_tokens,
                 finish_reason=text.finish_reason,
                 num_truncated=prompt.num_truncated,
+                unfinished_thought=text.unfinished_thought,
             )
             for text, prompt in zip(texts, prompts, strict=True)
         ]
@@ -203,9 +206,20 @@ class JaxBackend:
 
     @contextlib.contextmanager
     def _naming(self, owners: Sequence[request.Request]) -> Iterator[None]:
-        """Puts the text of the request into the engine's error, which knows only the sequence's place."""
+        """Puts the text of the request into the engine's error, which knows only the sequence's place.
+
+        A device that is full is an error of the configuration: it names what takes the room.
+        """
         try:
             yield
+        except jax.errors.JaxRuntimeError as error:
+            if not any(sign in str(error) for sign in OUT_OF_MEMORY):
+                raise
+            raise errors.ConfigError(
+                f"{self.spec.path} ({self.config.num_parameters:,} parameters, {self.spec.dtype}): no room on the "
+                f"device ({error}). Lower engine.num_rows, engine.chunk_length, engine.num_slots or "
+                "model.max_length, or take model.dtype=bfloat16"
+            ) from error
         except failure.PlacedError as error:
             raise errors.RequestError(f"{opening.describe(owners[error.index])}: {error.problem}") from error
 

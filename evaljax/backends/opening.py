@@ -1,5 +1,6 @@
 """What the local backends share: where a model lies, its tokenizer, its limit, the prompts of generation requests."""
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 
@@ -70,6 +71,18 @@ def check_ids(sequences: Sequence[np.ndarray], owners: Sequence[request.Request]
             )
 
 
+def with_think_end(
+    requests: Sequence[request.GenerateRequest], spec: config.ModelSpec
+) -> Sequence[request.GenerateRequest]:
+    """`requests`, each told what ends the thought of the model of `spec`; as they are if that model does not think."""
+    if spec.think_end_token is None:
+        return requests
+    return [
+        dataclasses.replace(asked, sampling=dataclasses.replace(asked.sampling, think_end=spec.think_end_token))
+        for asked in requests
+    ]
+
+
 def encode_prompts(
     words: tokenizer.Tokenizer, requests: Sequence[request.GenerateRequest], limit: int
 ) -> list[encode.Prompt]:
@@ -78,6 +91,8 @@ def encode_prompts(
     for place, asked in enumerate(requests):
         places.setdefault(asked.sampling.max_gen_toks, []).append(place)
     prompts: dict[int, encode.Prompt] = {}
+    if requests and limit < 2:
+        raise errors.ConfigError(f"model.max_length is {limit}; generation needs 2 or more, a prompt and what follows")
     for max_gen_toks, group in places.items():
         if not 1 <= max_gen_toks < limit:
             raise errors.ConfigError(

@@ -74,6 +74,7 @@ class TorchBackend:
 
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
         """One generated text for each request; sampled ones draw from their own seed, whatever the batch."""
+        requests = opening.with_think_end(requests, self.spec)
         prompts = opening.encode_prompts(self.tokenizer, requests, self.max_length)
         opening.check_ids([prompt.tokens for prompt in prompts], requests, self.vocab_size)
         answers: dict[int, request.GenerateResponse] = {}
@@ -144,7 +145,7 @@ class TorchBackend:
             )
         answers = []
         for place, ids in zip(batch, new_ids, strict=True):
-            end = stops.ending(ids, until, self.tokenizer)
+            end = stops.ending(ids, until, self.tokenizer, first.sampling.think_end)
             stopped = end.found or (bool(ids) and ids[-1] in self.tokenizer.eos_token_ids)
             answers.append(
                 request.GenerateResponse(
@@ -152,6 +153,7 @@ class TorchBackend:
                     num_tokens=end.num_tokens,
                     finish_reason=request.FinishReason.STOP if stopped else request.FinishReason.LENGTH,
                     num_truncated=prompts[place].num_truncated,
+                    unfinished_thought=end.unfinished_thought,
                 )
             )
         return answers
@@ -265,9 +267,11 @@ def _generate_ids(
     ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
 
+    watches = [stops.Watch(until, words, sampling.think_end) for _ in prompts]
+
     def stopped(token_ids: Any, scores: Any, **unused: Any) -> Any:
-        new = token_ids[:, width:].tolist()
-        return torch.tensor([stops.seen(row, len(row) - 1, until, words) for row in new], device=token_ids.device)
+        ends = [watch.read(row) for watch, row in zip(watches, token_ids[:, width:].tolist(), strict=True)]
+        return torch.tensor([end is not None for end in ends], device=token_ids.device)
 
     broken: set[int] = set()
 

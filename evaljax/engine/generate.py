@@ -38,11 +38,15 @@ class Tokenizer(stops.Detokenizer, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generated:
-    """`text` cut before the first stop; `num_tokens` counts the tokens it took, the one that ended it included."""
+    """`text` cut before the first stop; `num_tokens` counts the tokens it took, the one that ended it included.
+
+    `unfinished_thought`: it ended before the model's thought did; `text` is empty.
+    """
 
     text: str
     num_tokens: int
     finish_reason: request.FinishReason
+    unfinished_thought: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,7 @@ class _Occupant:
     """What a slot is generating."""
 
     job: int
+    watch: stops.Watch
     token_ids: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -191,7 +196,7 @@ class _Run:
         self.figures.forward_tokens += int(new.max()) * self.shape.num_slots
         for slot, occupant in list(self.occupants.items()):
             occupant.token_ids.extend(out[slot, : new[slot]].tolist())
-            self._finish(slot, occupant, int(new[slot]))
+            self._finish(slot, occupant)
         self.figures.decode_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
 
     def report(self) -> dict[str, Any]:
@@ -233,26 +238,32 @@ class _Run:
         self.slots.active[slot] = True
         self.slots.nonfinite[slot] = False
         self.policies.temperature[slot] = asked.sampling.temperature
-        self.policies.top_k[slot] = asked.sampling.top_k
+        self.policies.top_k[slot] = min(asked.sampling.top_k, self.model.config.vocab_size)
         self.policies.top_p[slot] = asked.sampling.top_p
         self.policies.limit[slot] = asked.sampling.max_gen_toks
         self.policies.keys[slot] = sampling.request_key(asked.prompt, asked.sampling.seed, asked.repeat)
-        self.occupants[slot] = _Occupant(job=job)
+        watch = stops.Watch(asked.until, self.tokenizer, asked.sampling.think_end)
+        self.occupants[slot] = _Occupant(job=job, watch=watch)
 
-    def _finish(self, slot: int, occupant: _Occupant, num_new: int) -> None:
+    def _finish(self, slot: int, occupant: _Occupant) -> None:
         """Takes the text out of `slot` if it has ended."""
         job, ids = self.jobs[occupant.job], occupant.token_ids
         if self.slots.nonfinite[slot] and not self.options.allow_nonfinite:
             what = f"logits that are not finite within {len(ids)} tokens after a prompt of {job.prompt.size}"
             raise failure.nonfinite(job.index, what)
-        if self.slots.active[slot] and not stops.seen(ids, len(ids) - num_new, job.until, self.tokenizer):
-            return
-        end = stops.ending(ids, job.until, self.tokenizer)
-        if not end.found and self.slots.active[slot]:
-            return  # the tail read like a stop, the whole text does not
+        end = occupant.watch.read(ids)
+        if end is None:
+            if self.slots.active[slot]:
+                return
+            end = occupant.watch.unstopped(ids)
         stopped = end.found or ids[-1] in self.tokenizer.eos_token_ids
         reason = request.FinishReason.STOP if stopped else request.FinishReason.LENGTH
-        self.results[occupant.job] = Generated(text=end.text, num_tokens=end.num_tokens, finish_reason=reason)
+        self.results[occupant.job] = Generated(
+            text=end.text,
+            num_tokens=end.num_tokens,
+            finish_reason=reason,
+            unfinished_thought=end.unfinished_thought,
+        )
         self.figures.generated_tokens += end.num_tokens
         self.figures.nonfinite += int(self.slots.nonfinite[slot])
         self.slots.active[slot] = False

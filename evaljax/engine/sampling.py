@@ -35,7 +35,7 @@ def mode(samplings: Sequence[request.Sampling]) -> Mode:
 def request_key(prompt: np.ndarray, seed: int, repeat: int) -> np.ndarray:
     """Key data [2] of one generation: a hash of what is asked, not of where it stands among other requests."""
     ids = np.ascontiguousarray(prompt, dtype="<u4")
-    content = np.array([seed, repeat, ids.size], dtype="<i8").tobytes() + ids.tobytes()
+    content = np.array([seed % (1 << 64), repeat, ids.size], dtype="<u8").tobytes() + ids.tobytes()
     return np.frombuffer(hashlib.sha256(content).digest()[:8], dtype="<u4").astype(np.uint32)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from evaljax.core import errors
 BATCH = 1024  # texts that the tokenizer encodes at once, on all cores
 GENERATION = "generation_config.json"
 MAX_ID = 1 << 31
+SURROGATE = re.compile("[\ud800-\udfff]")
 # Tokenizer classes that are nothing but their tokenizer.json: read without the import of every model (torch included).
 PLAIN_CLASSES = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 
@@ -63,7 +65,11 @@ class Tokenizer:
         known: dict[str, np.ndarray] = {}
         # Slices, because a Rust encoding holds far more than its ids.
         for batch in _batches(list(dict.fromkeys(texts))):
-            encodings = self.backend.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            try:
+                encodings = self.backend.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            except TypeError as error:
+                _refuse_surrogates(batch)
+                raise errors.RequestError(f"{self.path}: cannot encode a text: {error}") from error
             for text, encoding in zip(batch, encodings, strict=True):
                 own = not leading or (bos and text.startswith(bos))
                 known[text] = np.asarray(encoding.ids if own else leading + encoding.ids, np.int32)
@@ -80,8 +86,6 @@ class Tokenizer:
         A template that refuses system messages is given the others (as in lm-eval). Raises ConfigError where the
         tokenizer has no template, or its template fails.
         """
-        import jinja2
-
         if not self.backend.chat_template:
             raise errors.ConfigError(
                 f"{self.path}: the tokenizer has no chat template; set apply_chat_template=False, "
@@ -96,7 +100,7 @@ class Tokenizer:
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=not add_generation_prompt,
                 )
-            except jinja2.TemplateError as error:
+            except Exception as error:  # a template is anybody's program, and transformers has its own ValueErrors
                 failure = error
         raise errors.ConfigError(f"{self.path}: the chat template fails: {failure}") from failure
 
@@ -202,6 +206,18 @@ def _own_leading(backend: Any) -> tuple[int, ...]:
         if marked[start : start + len(plain)] == plain:
             return tuple(marked[:start])
     return ()
+
+
+def _refuse_surrogates(texts: Sequence[str]) -> None:
+    """Raises RequestError for a text with half of a surrogate pair: JSON can write one, Unicode text has none."""
+    for text in texts:
+        found = SURROGATE.search(text)
+        if found:
+            shown = text[max(0, found.start() - 30) : found.end() + 30]
+            raise errors.RequestError(
+                f"text {shown!r}: character {found.start()} is {found[0]!r}, half of a surrogate pair; expected "
+                "Unicode text: mend the document"
+            )
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ import pytest
 from evaljax import testing
 from evaljax.backends import table
 from evaljax.core import backend as backend_lib
-from evaljax.core import config, request
+from evaljax.core import config, errors, request
 
 CONTEXT = "Q: Which number follows 3?\nA:"
 PAIRS = [
@@ -174,6 +174,26 @@ def test_what_is_generated_greedily_is_scored_as_greedy(backend):
         assert answer.is_greedy
     for answer in score(backend, *((context, text[:-1] + "~~") for context, text in zip(contexts, texts, strict=True))):
         assert not answer.is_greedy
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda backend: score(backend, ("fine", "yes"), ("a\ud83d", "b")),
+        lambda backend: roll(backend, "a\ud83d"),
+        lambda backend: generate(backend, "a\ud83d", max_gen_toks=2),
+    ],
+)
+def test_text_that_is_not_unicode_is_refused(backend, ask):  # JSON can hold half of a surrogate pair
+    with pytest.raises(errors.RequestError, match=r"text '.*a.ud83d.*': .*surrogate"):
+        ask(backend)
+
+
+def test_settings_at_the_edge_are_settings_too(backend):
+    assert generate(backend, CONTEXT, until=("\ud83d",), max_gen_toks=3)[0].num_tokens == 3
+    drawn = {"temperature": 1.0, "max_gen_toks": 3}
+    assert generate(backend, CONTEXT, top_k=10**12, **drawn) == generate(backend, CONTEXT, **drawn)
+    assert generate(backend, CONTEXT, seed=2**64 + 1, **drawn)[0].num_tokens <= 3
 
 
 def test_chat_messages_become_one_prompt(backend):

@@ -8,6 +8,7 @@ from evaljax import testing
 from evaljax.backends import table
 from evaljax.core import config, errors, request
 
+SHORT = request.Sampling(max_gen_toks=2)
 CONTEXT = "Q: which?\nA:"
 ASKED = [request.LoglikelihoodRequest(CONTEXT, choice) for choice in (" x", " y", " z")]
 
@@ -160,3 +161,18 @@ def test_numbers_that_are_not_finite_pass_where_that_was_asked_for(broken_model)
     )
     assert not np.isfinite(answers[0].logprob)
     assert np.isfinite(answers[1].logprob)
+
+
+@pytest.mark.parametrize(
+    ("options", "ask"),
+    [
+        ({"chunk_length": 10**11}, lambda backend: backend.loglikelihood(ASKED)),
+        ({"num_slots": 10**10}, lambda backend: backend.generate_until([request.GenerateRequest("a", SHORT)])),
+    ],
+)
+def test_a_full_device_names_what_takes_the_room(tiny_model, options, ask):  # tens of terabytes: no machine has them
+    backend = open_jax(tiny_model, config.EngineOptions(**options))
+    with pytest.raises(
+        errors.ConfigError, match=r"parameters, float32\): no room on the device .* Lower engine\.num_rows"
+    ):
+        ask(backend)

@@ -84,3 +84,9 @@ def test_an_id_without_an_embedding_is_an_error_that_names_the_request():
 def test_a_long_request_is_shown_by_its_join():
     shown = opening.describe(request.LoglikelihoodRequest("a" * 100 + "END", "START" + "b" * 100))
     assert shown == f"loglikelihood request (context '…{'a' * 57}END', continuation 'START{'b' * 55}…')"
+
+
+def test_a_model_without_room_for_generation_says_so(words):
+    asked = [request.GenerateRequest("abc", request.Sampling(max_gen_toks=1))]
+    with pytest.raises(errors.ConfigError, match=r"model\.max_length is 1; generation needs 2 or more"):
+        opening.encode_prompts(words, asked, 1)

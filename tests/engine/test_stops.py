@@ -2,6 +2,7 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
 from evaljax import testing
@@ -114,3 +115,99 @@ def test_special_tokens_do_not_show_in_the_text(byte_tokenizer: tokenizer.Tokeni
     assert stops.ending(ids, (), byte_tokenizer) == stops.Ending(text="ab.c", num_tokens=5, found=False)
     assert stops.ending(ids, (".",), byte_tokenizer) == stops.Ending(text="ab", num_tokens=4, found=True)
     assert stops.ending(ids, ("ab",), byte_tokenizer).text == ""  # the text that is returned counts, too
+
+
+THINK = "</think>"
+
+
+@pytest.mark.parametrize(
+    ("text", "until", "expected"),
+    [
+        ("step\n\nstep</think> It is 4\n\nmore", ("\n\n",), ("It is 4", True)),  # case C58: a stop within the thought
+        ("step</think>\n\nIt is 4\n\nmore", ("\n\n",), ("It is 4", True)),  # white space before the answer is no stop
+        ("a</think>b</think>c", (), ("c", False)),  # case C60
+        ("a</think>b</think>c.", (".",), ("c", True)),
+        ("a</think>b.</think>c.", (".",), ("b", True)),  # a stop between two think ends ends the generation
+        ("a</think> \n</think> c", ("\n",), ("c", False)),
+        ("a</think>b</think>", ("c",), ("", False)),
+        ("a</think>", (), ("", False)),
+        ("a</think>.b", (".",), ("", True)),
+        ("日本\n語</think>\u3000日本語é\n語", ("\n",), ("日本語é", True)),
+        ("a</think>b </", (" </",), ("b", True)),  # a stop with which a think end begins
+        ("a</think>b </think>c", ("</think>",), ("b ", True)),
+    ],
+)
+def test_the_answer_stands_behind_the_last_think_end(byte_tokenizer, text, until, expected) -> None:
+    ids = ids_of(byte_tokenizer, text)
+    assert len(ids) > len(THINK)  # a think end straddles tokens
+    end = stops.ending(ids, until, byte_tokenizer, THINK)
+    assert (end.text, end.found) == expected
+    assert not end.unfinished_thought
+
+
+@pytest.mark.parametrize("text", ["step\n\nstep", "", "step</think", "</ think>"])
+def test_an_unfinished_thought_is_no_answer(byte_tokenizer: tokenizer.Tokenizer, text: str) -> None:  # case C59
+    ids = ids_of(byte_tokenizer, text)
+    expected = stops.Ending(text="", num_tokens=len(ids), found=False, unfinished_thought=True)
+    assert stops.ending(ids, ("\n\n", "think"), byte_tokenizer, THINK) == expected
+
+
+def test_a_think_end_may_be_a_special_token(byte_tokenizer: tokenizer.Tokenizer) -> None:
+    pad, bos = byte_tokenizer.backend.convert_tokens_to_ids(["<pad>", "<bos>"])
+    thought, answer = (ids_of(byte_tokenizer, text) for text in ("€ the\n", "\n the €\nmore"))
+    ids = [bos, *thought, pad, *answer]
+    assert stops.ending(ids, ("\n",), byte_tokenizer, "<pad>") == stops.Ending(
+        text="the €", num_tokens=len(ids) - 4, found=True
+    )
+    assert stops.ending(ids, (), byte_tokenizer, "<pad>").text == "the €\nmore"
+    assert stops.ending(ids, (), byte_tokenizer, "\n<pad>\n").text == "the €\nmore"  # reaches out on both sides
+    assert stops.ending(ids, (), byte_tokenizer, "ad").text == "the €\nmore"  # what is left of <pad> does not show
+    assert stops.ending([*ids[:-4], bos, *ids], ("<bos>",), byte_tokenizer, "<pad>").text == "the €\n"[:-1]
+    assert stops.ending([pad, *thought, bos, *answer], ("\n<bos>",), byte_tokenizer, "<pad>").text == "€ the"
+    assert stops.ending(ids, (), byte_tokenizer, THINK).unfinished_thought
+
+
+def test_what_follows_a_think_end_within_its_token_belongs_to_the_answer(byte_tokenizer: tokenizer.Tokenizer) -> None:
+    ids = ids_of(byte_tokenizer, "x the y")  # " the" is one token
+    assert stops.ending(ids, (), byte_tokenizer, " t").text == "he y"
+    assert stops.ending(ids, ("h",), byte_tokenizer, " t") == stops.Ending(text="", num_tokens=2, found=True)
+
+
+def test_a_thinking_generation_ends_where_the_definition_says_however_often_one_looks(byte_tokenizer) -> None:
+    pieces = [*"<>ab\n\n\n", "</t>", "</", "t>", " the", "€", "he"]
+    num_found = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        ids = ids_of(byte_tokenizer, "".join(rng.choice(pieces, 30)))
+        until = tuple(rng.choice(["\n\n", "b", "€", "/", "e\n", "<>"], 2))
+        expected = by_definition(ids, until, byte_tokenizer, "</t>")
+        assert stops.ending(ids, until, byte_tokenizer, "</t>") == expected, (seed, ids, until)
+        looks = sorted({*rng.integers(1, len(ids), 6).tolist(), len(ids)})
+        watch = stops.Watch(until, byte_tokenizer, "</t>")
+        found = next(filter(None, (watch.read(ids[:length]) for length in looks)), None)
+        assert (found or watch.unstopped(ids)) == expected, (seed, ids, until, looks)
+        num_found += expected.found
+    assert 50 < num_found < 250
+
+
+def by_definition(ids: list[int], until: tuple[str, ...], words: tokenizer.Tokenizer, think_end: str) -> stops.Ending:
+    for length in range(1, len(ids) + 1):
+        parts = words.decode(ids[:length]).split(think_end)
+        answer = parts[-1].lstrip() if len(parts) > 1 else ""
+        if any(stop in answer for stop in until):
+            return stops.Ending(text=stops.cut(answer, until)[0], num_tokens=length, found=True)
+    return stops.Ending(text=answer, num_tokens=len(ids), found=False, unfinished_thought=len(parts) == 1)
+
+
+def test_a_look_at_a_thought_decodes_the_tail_only(byte_tokenizer: tokenizer.Tokenizer) -> None:
+    class Recorder:
+        longest = 0
+
+        def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+            self.longest = max(self.longest, len(ids))
+            return byte_tokenizer.decode(ids, skip_special_tokens)
+
+    recorder = Recorder()
+    ids = ids_of(byte_tokenizer, "thought\n\n" * 50)
+    assert stops.ending(ids, ("\n\n",), recorder, THINK).unfinished_thought
+    assert recorder.longest == 32 + len(THINK) + 8

@@ -166,3 +166,20 @@ def test_a_gguf_file_holds_the_tokenizer_of_its_folder_form(test_models: pathlib
     text = "Hello  world's 日本語 123\n\n x\t<|im_start|>user"
     assert file.encode(text) == folder.encode(text)
     assert (file.prefix_token_id, file.eos_token_ids) == (folder.prefix_token_id, folder.eos_token_ids)
+
+
+def test_half_a_surrogate_pair_is_named_with_its_place() -> None:
+    with pytest.raises(
+        errors.RequestError, match=r"text 'ab.ud83d': character 2 is '.ud83d', half of a surrogate pair"
+    ):
+        tiny_tokenizer.make().encode_batch(["cat", "ab\ud83d"])
+
+
+def test_any_failure_of_a_chat_template_is_an_error_that_names_the_model() -> None:
+    words = tiny_tokenizer.backend()
+    words.chat_template = "{{ messages[0].content + 1 }}"
+    with pytest.raises(errors.ConfigError, match="<memory>: the chat template fails: can only concatenate str"):
+        tokenizer.wrap(words).apply_chat_template(MESSAGES)
+    words.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(errors.ConfigError, match=r"the chat template fails: .* empty conversation"):
+        tokenizer.wrap(words).apply_chat_template([])
