@@ -78,6 +78,17 @@ def check_lengths(loaded: load.LoadedTasks, config: config_lib.RunConfig, max_le
             generation.check_length(sampling(item.config, config.seed), max_length, where=item.config.source)
 
 
+def check_thinking(loaded: load.LoadedTasks, think_end_token: str | None) -> None:
+    """Raises ConfigError for a task that begins the answer itself (`gen_prefix`), where the model would think first."""
+    for item in loaded.tasks.values():
+        if think_end_token and item.config.gen_prefix and item.config.output_type == "generate_until":
+            raise errors.ConfigError(
+                f"{item.config.source}: task {item.config.task} has gen_prefix={item.config.gen_prefix!r}, and "
+                f"model.think_end_token={think_end_token!r}: an answer that has begun leaves no place for a thought. "
+                "Leave one of them out"
+            )
+
+
 def prepare(
     loaded: load.LoadedTasks,
     config: config_lib.RunConfig,
@@ -92,6 +103,7 @@ def prepare(
         lookup.find(loaded.tasks, name, what="task", where="samples")
     loaded = loaded if samples is None else loaded.only(samples)
     check_lengths(loaded, config, getattr(backend, "max_length", None))
+    check_thinking(loaded, config.model.think_end_token)
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn
@@ -193,6 +205,8 @@ def notes(response: request.Response) -> dict[str, Any]:
         found["boundary_merges"] = 1
     if isinstance(response, request.GenerateResponse):
         found["finish_reasons"] = [str(response.finish_reason)]
+        if response.unfinished_thought:
+            found["unfinished_thoughts"] = 1
     return found
 
 
@@ -232,11 +246,12 @@ def apply_filters(config: task.TaskConfig, examples: Sequence[task.Example]) -> 
 
 
 def engine_counts(noted: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
-    """Documents with a truncated request, merges at joins, and generations that ran into their length."""
+    """Documents with a truncated request, merges at joins, generations cut at their length or before an answer."""
     counts = {
         "truncated": sum(bool(note.get("truncated")) for note in noted.values()),
         "boundary_merges": sum(note.get("boundary_merges", 0) for note in noted.values()),
         "cut_generations": sum(note.get("finish_reasons", []).count("length") for note in noted.values()),
+        "unfinished_thoughts": sum(note.get("unfinished_thoughts", 0) for note in noted.values()),
     }
     return {key: count for key, count in counts.items() if count}
 

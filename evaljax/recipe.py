@@ -124,6 +124,7 @@ def _check_model(model: config_lib.ModelSpec, require: Callable[[bool, str, Any,
         ("model.precision", model.precision, config_lib.PRECISIONS),
     ):
         require(value in known, key, value, f"one of {', '.join(known)}{lookup.nearest(value, known)}")
+    require(model.think_end_token != "", "model.think_end_token", "", "a text, for example </think>, or None")
     require(model.batch_size > 0, "model.batch_size", model.batch_size, "1 or more")
     length = model.max_length
     require(length is None or length > 1, "model.max_length", length, "2 tokens or more")

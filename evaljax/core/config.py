@@ -21,6 +21,8 @@ class ModelSpec:
       tokenizer: folder or hub id of the tokenizer where it is not the model's own.
       add_bos_token: whether a sequence starts with BOS; None: as the tokenizer does.
       max_length: longest input in tokens; None: the model's own limit.
+      think_end_token: text that ends a model's thought, for example </think>; what stands before it is no answer.
+        It concerns what is generated only.
       batch_size: rows a step in the torch backend.
     """
 
@@ -32,6 +34,7 @@ class ModelSpec:
     tokenizer: str | None = None
     add_bos_token: bool | None = None
     max_length: int | None = None
+    think_end_token: str | None = None
     batch_size: int = 8
 
 

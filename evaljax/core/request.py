@@ -36,7 +36,8 @@ class RollingRequest:
 class Sampling:
     """How to generate; normalised from a task's `generation_kwargs` (`tasks.generation.sampling`).
 
-    `temperature == 0` is greedy. `top_k == 0` and `top_p == 1` switch those cuts off.
+    `temperature == 0` is greedy. `top_k == 0` and `top_p == 1` switch those cuts off. `think_end` is the model's, not
+    the task's: a backend sets it from its `ModelSpec.think_end_token`; "" for a model that answers at once.
     """
 
     until: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Sampling:
     top_p: float = NUCLEUS_OFF
     top_k: int = 0
     seed: int = 0
+    think_end: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,12 +87,16 @@ class RollingResponse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerateResponse:
-    """`text` without the prompt, cut before the first stop string."""
+    """`text` without the prompt and without the model's thought, cut before the first stop string.
+
+    `unfinished_thought`: the generation ended before the thought did, so there is no answer: `text` is empty.
+    """
 
     text: str
     num_tokens: int
     finish_reason: FinishReason
     num_truncated: int = 0
+    unfinished_thought: bool = False
 
 
 Response = LoglikelihoodResponse | RollingResponse | GenerateResponse

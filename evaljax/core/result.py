@@ -22,7 +22,7 @@ class TaskResult:
       num_docs: documents in the evaluated split, before `limit`.
       samples: one record per (document, filter), lm-eval's sample schema.
       counts: health counts: truncated, boundary_merges, ties, duplicate_choices, empty_generations, cut_generations,
-        extraction_failures, near_misses.
+        unfinished_thoughts, extraction_failures, near_misses.
     """
 
     config: task.TaskConfig

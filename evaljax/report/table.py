@@ -16,6 +16,7 @@ HEALTH = (
     "duplicate_choices",
     "empty_generations",
     "cut_generations",
+    "unfinished_thoughts",
     "extraction_failures",
     "near_misses",
     "unused_repeats",
