@@ -36,7 +36,7 @@ SUITES = {
     "arc_challenge": Suite(tasks="arc_challenge:25", limit=20, target=2.5),
     "arc_easy": Suite(tasks="arc_easy:0", limit=100, target=2.0),
 }
-PEER_SETTINGS = tuple((batch_size, threads) for batch_size in (1, 8, 32) for threads in (1, 2))
+PEER_SETTINGS = ((1, 2), (8, 1), (8, 2), (32, 2))
 PROBE = 4  # documents a task on which lm-eval's settings are tried
 
 
