@@ -100,7 +100,7 @@ def prepare(
     if samples is not None and not (isinstance(samples, Mapping) and samples):
         raise errors.ConfigError(f"samples must map task names to lists of document indices, found {samples!r}.")
     for name in samples or ():
-        lookup.find(loaded.tasks, name, what="task", where="samples")
+        lookup.check(loaded.tasks, name, what="task", where="samples")
     loaded = loaded if samples is None else loaded.only(samples)
     check_lengths(loaded, config, getattr(backend, "max_length", None))
     check_thinking(loaded, config.model.think_end_token)

@@ -68,7 +68,7 @@ def freeze(
         if section and section not in SECTIONS:
             raise errors.ConfigError(f"--config.{key}: unknown section {section!r}.{lookup.nearest(section, SECTIONS)}")
         known = _defaults(SECTIONS[section] if section else config_lib.RunConfig)
-        lookup.find(known, name, what="config key", where=f"--config.{key}")
+        lookup.check(known, name, what="config key", where=f"--config.{key}")
         if name in SECTIONS and not section:
             names = lookup.listing(_defaults(SECTIONS[name]))
             raise errors.ConfigError(f"--config.{key}: a section; set one of its keys: {names}.")
@@ -159,7 +159,7 @@ def _refuse_key(message: str, *, where: str) -> None:
     found = re.search(r'Key "(.+?)" does not exist', message)
     if found:
         known = {name for kind in (config_lib.RunConfig, *SECTIONS.values()) for name in _defaults(kind)}
-        lookup.find(dict.fromkeys(known), found[1], what="config key", where=where)
+        lookup.check(known, found[1], what="config key", where=where)
 
 
 def _find(path: str) -> pathlib.Path:
@@ -193,7 +193,7 @@ def _record(kind: type, values: Mapping[str, Any], *, where: str, prefix: str = 
     if not isinstance(values, Mapping):
         raise errors.ConfigError(f"{where}: {prefix.rstrip('.')} = {values!r}; expected a section of keys.")
     for key, value in values.items():
-        lookup.find(hints, key, what="config key", where=f"{where}: {prefix}{key}")
+        lookup.check(hints, key, what="config key", where=f"{where}: {prefix}{key}")
         read[key] = _typed(value, hints[key], where=f"{where}: {prefix}{key}")
     if kind is config_lib.RunConfig and not read.get("tasks"):
         read["tasks"] = ()

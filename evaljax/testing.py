@@ -97,7 +97,7 @@ def tiny_model_folder(
 
 def toy_task(path: str | pathlib.Path, output_type: str, *, num_docs: int = 6) -> pathlib.Path:
     """The YAML file of a task `toy_<output_type>`, written into folder `path` beside its documents (JSON lines)."""
-    lookup.find(dict.fromkeys(task.OUTPUT_TYPES), output_type, what="output type", where="testing.toy_task")
+    lookup.check(task.OUTPUT_TYPES, output_type, what="output type", where="testing.toy_task")
     folder = pathlib.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"toy_{output_type}"

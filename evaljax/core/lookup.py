@@ -1,7 +1,7 @@
 """Names looked up in tables, with the nearest name in the error."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from evaljax.core import errors
@@ -21,6 +21,20 @@ def listing(known: Iterable[str], limit: int = 24) -> str:
     return ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
 
 
+def check(
+    known: Collection[str],
+    name: str,
+    *,
+    what: str,
+    where: str = "",
+    error: type[errors.EvaljaxError] = errors.ConfigError,
+) -> None:
+    """Nothing if `name` is known, else `error` naming where, what, the nearest name and what is known."""
+    if name not in known:
+        prefix = f"{where}: " if where else ""
+        raise error(f"{prefix}unknown {what} {name!r}.{nearest(name, known)} Known: {listing(known)}.")
+
+
 def find(
     table: Mapping[str, T],
     name: str,
@@ -29,8 +43,6 @@ def find(
     where: str = "",
     error: type[errors.EvaljaxError] = errors.ConfigError,
 ) -> T:
-    """`table[name]`, or `error` naming where, what, the nearest name and what is known."""
-    if name in table:
-        return table[name]
-    prefix = f"{where}: " if where else ""
-    raise error(f"{prefix}unknown {what} {name!r}.{nearest(name, table)} Known: {listing(table)}.")
+    """`table[name]`, or the error of `check`."""
+    check(table, name, what=what, where=where, error=error)
+    return table[name]

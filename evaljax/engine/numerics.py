@@ -20,8 +20,7 @@ class MatmulCheck:
 
 def matmul_precision(precision: str) -> contextlib.AbstractContextManager[None]:
     """The scope in which traced matrix products have this precision ("default", "high", "highest")."""
-    if precision not in config.PRECISIONS:
-        lookup.find(dict.fromkeys(config.PRECISIONS), precision, what="precision", where="model.precision")
+    lookup.check(config.PRECISIONS, precision, what="precision", where="model.precision")
     return jax.default_matmul_precision(precision)
 
 

@@ -35,8 +35,7 @@ def read_model(path: str, *, dtype: str, revision: str | None = None) -> Model:
     `path` is a Hugging Face folder, a hub id, a .gguf file, or a folder that `write_orbax` wrote. CheckpointError names
     the file and everything about it that does not fit.
     """
-    if dtype not in run_config.DTYPES:
-        raise errors.ConfigError(f"unknown dtype {dtype!r}.{lookup.nearest(dtype, run_config.DTYPES)}")
+    lookup.check(run_config.DTYPES, dtype, what="dtype")
     if path.endswith(".gguf"):
         hub.refuse_revision(path, revision)
         return gguf_file.read_model(pathlib.Path(path), dtype=dtype)

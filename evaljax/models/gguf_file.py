@@ -37,7 +37,7 @@ NAMES: dict[family.Path, str] = {
     ("head",): "output.weight",
 }
 ROPE_FACTORS = "rope_freqs.weight"
-ARCHITECTURES = {"llama": NAMES}
+ARCHITECTURES = ("llama",)
 KEYS = frozenset(
     [
         "attention.head_count",
@@ -123,7 +123,7 @@ def _config(contents: Contents) -> config.ModelConfig:
     """The configuration; CheckpointError for an architecture or key that is not known."""
     where = contents.where
     architecture = str(contents.keys.get("general.architecture"))
-    lookup.find(ARCHITECTURES, architecture, what="GGUF architecture", where=where, error=errors.CheckpointError)
+    lookup.check(ARCHITECTURES, architecture, what="GGUF architecture", where=where, error=errors.CheckpointError)
     prefix = f"{architecture}."
     keys = {name.removeprefix(prefix): value for name, value in contents.keys.items() if name.startswith(prefix)}
     hf_config.check_keys(keys, KEYS, where)

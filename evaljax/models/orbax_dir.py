@@ -107,4 +107,4 @@ def _check_fields(fields: dict[str, Any], record: type, path: pathlib.Path) -> N
     """Nothing, if the record has all these fields."""
     known = [field.name for field in dataclasses.fields(record)]
     for name in fields:
-        lookup.find(dict.fromkeys(known), name, what="field", where=str(path), error=errors.CheckpointError)
+        lookup.check(known, name, what="field", where=str(path), error=errors.CheckpointError)

@@ -21,9 +21,8 @@ def roll_up(
 def check_group(config: task.GroupConfig) -> None:
     """Nothing, or TaskError where the group asks for an aggregation other than the mean."""
     for metric in config.metrics:
-        known = {"mean": None}
         where = f"group {config.group!r} ({config.source}): metric {metric.metric!r}"
-        lookup.find(known, metric.aggregation, what="aggregation", where=where, error=errors.TaskError)
+        lookup.check(["mean"], metric.aggregation, what="aggregation", where=where, error=errors.TaskError)
 
 
 def check_members(
@@ -35,15 +34,15 @@ def check_members(
     leaves the group without a score, as in lm-eval, some of whose groups are written so.
     """
     leaves = [tasks[name] for name in _leaves(config.group, groups, tasks)]
-    filters = {pipeline.name: None for leaf in leaves for pipeline in leaf.filter_list}
-    known = dict.fromkeys([*metrics.METRICS, *(name for leaf in leaves for name in metrics.resolve(leaf))])
+    filters = {pipeline.name for leaf in leaves for pipeline in leaf.filter_list}
+    known = {*metrics.METRICS, *(name for leaf in leaves for name in metrics.resolve(leaf))}
     open_ended = any(metrics.names_are_open(leaf) for leaf in leaves)
     for metric in config.metrics:
         where = f"group {config.group!r} ({config.source}): aggregate_metric_list"
         if not open_ended:
-            lookup.find(known, metric.metric, what="metric", where=where, error=errors.TaskError)
+            lookup.check(known, metric.metric, what="metric", where=where, error=errors.TaskError)
         for name in metric.filters or ():
-            lookup.find(filters, name, what="filter", where=where, error=errors.TaskError)
+            lookup.check(filters, name, what="filter", where=where, error=errors.TaskError)
 
 
 def weighted_mean(values: Sequence[float], sizes: Sequence[int]) -> float:

@@ -82,9 +82,9 @@ def check_config(config: task.TaskConfig) -> None:
 
     Functions that are not loaded yet (`!function`) are taken on trust.
     """
-    if config.output_type not in task.OUTPUT_TYPES:
-        known = dict.fromkeys(task.OUTPUT_TYPES)
-        lookup.find(known, config.output_type, what="output_type", where=_where(config), error=errors.TaskError)
+    lookup.check(
+        task.OUTPUT_TYPES, config.output_type, what="output_type", where=_where(config), error=errors.TaskError
+    )
     resolve(config)
     names = [pipeline.name for pipeline in config.filter_list]
     for name in names:
@@ -138,7 +138,7 @@ def _resolve_entry(entry: task.MetricConfig, config: task.TaskConfig) -> Scored:
             )
         aggregation = row.aggregation
     if isinstance(aggregation, str):
-        lookup.find(aggregate.AGGREGATIONS, aggregation, what="aggregation", where=where, error=errors.TaskError)
+        lookup.check(aggregate.AGGREGATIONS, aggregation, what="aggregation", where=where, error=errors.TaskError)
         if config.process_results is None and function is None and row is not None:
             _check_aggregation(row.values[config.output_type], aggregation, where=where)
     higher = entry.higher_is_better

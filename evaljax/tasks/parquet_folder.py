@@ -61,7 +61,7 @@ def _read_configs(readme: pathlib.Path, mtime_ns: int) -> Mapping[str, Mapping[s
 
 def _chosen(configs: Mapping[str, Mapping[str, Any]], name: str | None, folder: pathlib.Path, where: str) -> str:
     if name is not None:
-        lookup.find(configs, name, what="dataset_name", where=f"{where}: {folder}", error=errors.DataError)
+        lookup.check(configs, name, what="dataset_name", where=f"{where}: {folder}", error=errors.DataError)
         return name
     marked = [key for key, entry in configs.items() if entry.get("default") is True]
     for choice in (*marked, "default"):
