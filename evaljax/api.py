@@ -5,7 +5,7 @@ Every keyword of lm-eval 0.4.13's is here. One that evaljax does not support rai
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from evaljax import evaluation, recipe, run
 from evaljax.core import backend as backend_lib
@@ -19,7 +19,6 @@ MODEL_ARGS: Mapping[str, str] = {
     "pretrained": "path",
     **{field.name: field.name for field in dataclasses.fields(config_lib.ModelSpec) if field.name != "backend"},
 }
-BACKEND_METHODS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_chat_template", "info")
 _NO_GLOBAL_SEED = "evaljax never seeds a global generator; the few-shot draw has fewshot_random_seed"
 _UNSUPPORTED: Mapping[str, str] = {
     "max_batch_size": "the engine chooses its shapes; see RunConfig.engine",
@@ -215,7 +214,7 @@ def _task_manager(given: Any, metadata: Any) -> manager.TaskManager:
 def _checked(model: Any) -> backend_lib.Backend:
     if isinstance(model, type):
         raise errors.ConfigError(f"model: {model.__name__} is a class; expected an object, for example one it makes.")
-    if isinstance(model, backend_lib.Backend):
-        return model
-    missing = [name for name in BACKEND_METHODS if not hasattr(model, name)]
-    raise errors.ConfigError(f"model: {type(model).__name__} is no evaljax.Backend; it lacks {', '.join(missing)}.")
+    missing = backend_lib.missing_methods(model)
+    if missing:
+        raise errors.ConfigError(f"model: {type(model).__name__} is no evaljax.Backend; it lacks {', '.join(missing)}.")
+    return cast(backend_lib.Backend, model)

@@ -14,8 +14,6 @@ BACKENDS: dict[str, str] = {
     "jax": "evaljax.backends.jax_backend:JaxBackend",
     "torch": "evaljax.backends.torch_backend:TorchBackend",
 }
-# What a backend must be able to do: the methods of `core.backend.Backend`.
-METHODS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_chat_template", "info")
 
 
 def open_backend(
@@ -80,7 +78,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def _checked(name: str, opened: Any) -> backend.Backend:
     """`opened` itself, or one ConfigError that lists every method it lacks."""
-    missing = [method for method in METHODS if not callable(getattr(opened, method, None))]
+    missing = backend.missing_methods(opened)
     if missing:
         raise errors.ConfigError(
             f"model.backend={name!r}: {type(opened).__name__} lacks {', '.join(missing)}; "

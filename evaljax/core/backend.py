@@ -5,10 +5,17 @@ from typing import Any, Protocol, runtime_checkable
 
 from evaljax.core import request
 
+METHODS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_chat_template", "info")
+
 
 @runtime_checkable
 class Backend(Protocol):
-    """Anything that answers requests. Answers come back in request order, one for each request."""
+    """Anything that answers requests. Answers come back in request order, one for each request.
+
+    These methods are all that a run needs. Where a backend also has them, it uses `max_length` (tokens; generations
+    that leave no room for a prompt are refused before weights load), `plan(loglikelihood, rolling, generate requests)`
+    (a dry run writes it), `figures` (the manifest has them) and `tokenizer` (`evaljax show` prints its ids).
+    """
 
     def loglikelihood(self, requests: Sequence[request.LoglikelihoodRequest]) -> list[request.LoglikelihoodResponse]:
         """log P(continuation | context) of each request."""
@@ -29,3 +36,8 @@ class Backend(Protocol):
     def info(self) -> dict[str, Any]:
         """Plain facts for the manifest: model name, number of parameters, dtype, maximal length, tokenizer."""
         ...
+
+
+def missing_methods(model: Any) -> list[str]:
+    """The names of `METHODS` that `model` cannot be asked; none for a `Backend`."""
+    return [name for name in METHODS if not callable(getattr(model, name, None))]
