@@ -18,12 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from evaljax.core import config, errors, progress, request
-from evaljax.engine import decode, failure, sampling, schedule, stops
+from evaljax.engine import decode, failure, numerics, sampling, schedule, stops, trie
 from evaljax.models import decoder, model
 
-_DECODE_STEPS = {
-    "cpu": 8
-}  # a look of the host costs little beside a step there; what a stopped slot wastes is half of it
+# On a CPU a look of the host costs little beside a step; what a stopped slot wastes is half of the steps.
+_DECODE_STEPS = {"cpu": 8}
 _DECODE_STEPS_ACCELERATOR = 32
 
 
@@ -126,7 +125,7 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
     places, jobs = _jobs(prompts, samplings, repeats, tokenizer, once=options.share_prefixes)
     if not jobs:
         return [], {"requests": 0, "executables": 0, "compile_seconds": 0.0}
-    with jax.default_matmul_precision(precision):
+    with numerics.matmul_precision(precision):
         run = _Run(model, jobs, tokenizer, options, max_length)
         run.fill()
         counts = np.bincount(places, minlength=len(jobs))
@@ -214,7 +213,7 @@ class _Run:
 
     def _prefill(self, token_ids: np.ndarray) -> None:
         """Brings the path to `token_ids`, forwarding what comes after the tokens that it has in common with them."""
-        common = schedule.common_length(self.path_ids, token_ids) if self.options.share_prefixes else 0
+        common = trie.common_prefix(self.path_ids, token_ids) if self.options.share_prefixes else 0
         for begin, end, length in schedule.chunks(common, token_ids.size, self.chunk_lengths):
             tokens = np.zeros((1, length), np.int32)
             tokens[0, : end - begin] = token_ids[begin:end]

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from evaljax.engine import trie
+
 # Tokens of a prefill step: few lengths, each is an executable. On two cores a step costs as much as 70 of its tokens
 # before it has forwarded any (measured, 135M parameters); an accelerator's fixed part is larger.
 _CHUNK_LENGTHS = {"cpu": (64, 256)}
 _CHUNK_LENGTHS_ACCELERATOR = (128, 1024)
-SHARED_LEAST = (
-    16  # a shorter shared prefix saves less than the padding of a chunk: not worth leaving the longest-first order
-)
+# A shorter shared prefix saves less than the padding of a chunk: not worth leaving the longest-first order.
+SHARED_LEAST = 16
 SLOT_MULTIPLE = 128  # cache lengths are whole key blocks
 _MAX_SLOTS = {"cpu": 32, "gpu": 64, "tpu": 64}  # on two cores 32 slots cost twice what one costs
 _MAX_SLOTS_ELSEWHERE = 32
@@ -64,11 +65,11 @@ def order(prompts: Sequence[np.ndarray], costs: Sequence[int], *, share: bool = 
     """
     cost = np.asarray(costs)
     if not share:
-        return sorted(range(len(prompts)), key=lambda i: (-cost[i], _sort_key(prompts[i]), i))
-    rows = sorted(range(len(prompts)), key=lambda i: (_sort_key(prompts[i]), i))
+        return sorted(range(len(prompts)), key=lambda i: (-cost[i], trie.sort_key(prompts[i]), i))
+    rows = sorted(range(len(prompts)), key=lambda i: (trie.sort_key(prompts[i]), i))
     shared = np.zeros(len(rows), dtype=np.int64)  # tokens shared with the row before, in whole SHARED_LEAST
     for place in range(1, len(rows)):
-        common = common_length(prompts[rows[place - 1]], prompts[rows[place]])
+        common = trie.common_prefix(prompts[rows[place - 1]], prompts[rows[place]])
         shared[place] = common // SHARED_LEAST
     row_cost = cost[rows]
     result: list[int] = []
@@ -86,13 +87,6 @@ def order(prompts: Sequence[np.ndarray], costs: Sequence[int], *, share: bool = 
         )
         todo.extend(reversed(branches))
     return result
-
-
-def common_length(first: np.ndarray, second: np.ndarray) -> int:
-    """How many tokens the two begin with in common."""
-    length = min(first.size, second.size)
-    differs = np.flatnonzero(first[:length] != second[:length])
-    return int(differs[0]) if differs.size else length
 
 
 def chunk_lengths(platform: str, longest: int = 0) -> tuple[int, int]:
@@ -114,7 +108,3 @@ def chunks(start: int, stop: int, lengths: tuple[int, int]) -> list[tuple[int, i
         pieces.append((start, end, length))
         start = end
     return pieces
-
-
-def _sort_key(prompt: np.ndarray) -> bytes:
-    return np.ascontiguousarray(prompt, dtype=">u4").tobytes()  # bytes in this order compare as the ids do

@@ -47,9 +47,7 @@ def build(
     tails = [1] * len(sequences) if tails is None else tails
     members: dict[bytes | int, list[int]] = {}
     for i, sequence in enumerate(sequences):
-        # Big-endian: the bytes sort as the numbers do, a prefix before what it begins.
-        key = np.asarray(sequence).astype(">u4").tobytes() if share else i
-        members.setdefault(key, []).append(i)
+        members.setdefault(sort_key(sequence) if share else i, []).append(i)
     order = sorted(members)
     starts = np.zeros(len(tails) + 1, np.int64)
     np.cumsum(tails, out=starts[1:])
@@ -76,6 +74,11 @@ def build(
 def ancestors(trie: Trie, index: int) -> np.ndarray:
     """Preorder indices of the path from the root to token `index`, without itself; the i-th has depth i."""
     return np.nonzero(trie.end[:index] > index)[0].astype(np.int32)
+
+
+def sort_key(tokens: np.ndarray) -> bytes:
+    """Bytes that sort as the token ids do, a prefix before what it begins."""
+    return np.asarray(tokens).astype(">u4").tobytes()
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:

@@ -81,9 +81,3 @@ def test_the_cache_is_as_short_as_the_work_and_memory_bounds_the_slots() -> None
     assert shape(free_bytes=20 * 384 * 1000).num_slots == 9  # half of the memory, one row of it for the path
     assert shape(free_bytes=1).num_slots == 1
     assert shape(num_slots=5).num_slots == 5
-
-
-def test_common_length_counts_equal_leading_tokens() -> None:
-    assert schedule.common_length(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
-    assert schedule.common_length(np.array([1, 2]), np.array([1, 2, 4])) == 2
-    assert schedule.common_length(np.array([], np.int32), np.array([1])) == 0

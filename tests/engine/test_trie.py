@@ -83,3 +83,9 @@ def test_the_order_of_sequences_changes_nothing_but_the_order_of_places(sequence
     assert np.array_equal(forest.tokens, shuffled.tokens)
     assert np.array_equal(forest.end, shuffled.end)
     assert np.array_equal(places[order], moved)
+
+
+def test_common_prefix_counts_equal_leading_tokens() -> None:
+    assert trie.common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
+    assert trie.common_prefix(np.array([1, 2]), np.array([1, 2, 4])) == 2
+    assert trie.common_prefix(np.array([], np.int32), np.array([1])) == 0
