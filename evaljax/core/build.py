@@ -181,15 +181,12 @@ def _checked(raw: Any, fields: Mapping[str, Check], *, what: str, place: Locate,
         if key not in fields:
             _fail(
                 place(str(key)),
-                f"unknown key {name!r} in {what}.{lookup.nearest(str(key), fields)} Known: {_known(fields)}.",
+                f"unknown key {name!r} in {what}.{lookup.nearest(str(key), fields)} "
+                f"Known: {lookup.listing(fields, limit=40)}.",
             )
         if value is not None and not fields[key][1](value):
             _fail(place(str(key)), f"{name} must be {fields[key][0]}, found {_shown(value)}.")
     return {key: value for key, value in raw.items() if value is not None}
-
-
-def _known(fields: Mapping[str, Check]) -> str:
-    return lookup.listing(fields, limit=40)
 
 
 def _shown(value: Any) -> str:
@@ -199,14 +196,15 @@ def _shown(value: Any) -> str:
     return f"{text} of type {type(value).__name__}{hint}"
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def names(value: Any) -> tuple[str, ...]:
+    """The names that a field of kind `NAMES` gives: none, one or several."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _metadata(value: Any) -> dict[str, Any]:
-    # lm-eval keeps metadata that is no mapping under this key.
+def metadata(value: Any) -> dict[str, Any]:
+    """`metadata` as a mapping; what is none stands under `_metadata`, as in lm-eval."""
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else {"_metadata": value}
@@ -226,8 +224,8 @@ def task_config(raw: Mapping[str, Any], *, source: str, locate: Locate | None = 
     config = task.TaskConfig(
         **{key: value for key, value in fields.items() if key not in _CONVERTED},
         source=source,
-        tag=_names(fields.get("tag")),
-        metadata=_metadata(fields.get("metadata")),
+        tag=names(fields.get("tag")),
+        metadata=metadata(fields.get("metadata")),
         metric_list=metric_list(fields.get("metric_list"), source=source, output_type=output_type, locate=locate),
         filter_list=filter_list(fields.get("filter_list"), source=source, locate=locate),
         fewshot_config=fewshot_config(
@@ -381,7 +379,7 @@ def group_config(
         group_alias=fields.get("group_alias"),
         children=tuple(children),
         metrics=_group_metrics(fields.get("aggregate_metric_list"), place),
-        metadata=_metadata(fields.get("metadata")),
+        metadata=metadata(fields.get("metadata")),
     )
 
 
@@ -396,5 +394,5 @@ def _group_metrics(raw: Any, place: Locate) -> tuple[task.GroupMetric, ...]:
         if fields.get("aggregation", "mean") != "mean":
             _fail(place("aggregation"), f"{path}.aggregation must be 'mean', found {_shown(fields['aggregation'])}.")
         filters = fields.pop("filter_list", None)
-        metrics.append(task.GroupMetric(**fields, filters=None if filters is None else _names(filters)))
+        metrics.append(task.GroupMetric(**fields, filters=None if filters is None else names(filters)))
     return tuple(metrics)

@@ -3,15 +3,13 @@
 import dataclasses
 from typing import Any
 
-REQUEST_TYPES = ("loglikelihood", "loglikelihood_rolling", "generate_until")
-
 
 @dataclasses.dataclass(eq=False)
 class Instance:
-    """A request of one document. Built once; only `evaluate.py` fills `resps` and `filtered_resps`.
+    """A request of one document. Built once; only `evaluation.py` fills `resps` and `filtered_resps`.
 
     Attributes:
-      request_type: one of `REQUEST_TYPES`.
+      request_type: "loglikelihood", "loglikelihood_rolling" or "generate_until".
       doc: the document that asks.
       arguments: (context, continuation), (text,) or (context, generation_kwargs).
       idx: which of the document's requests this is; the choice index in multiple choice.

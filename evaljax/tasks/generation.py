@@ -22,7 +22,7 @@ def sampling(
     temperature = _temperature(checked, where)
     greedy = temperature == 0.0
     return request.Sampling(
-        until=_until(checked.get("until")),
+        until=tuple(stop for stop in build.names(checked.get("until")) if stop),
         max_gen_toks=next((checked[key] for key in LENGTH_KEYS if checked.get(key) is not None), DEFAULT_MAX_GEN_TOKS),
         temperature=temperature,
         # Cuts of the distribution do not change its largest entry; dropping them makes equal requests equal.
@@ -50,11 +50,6 @@ def _temperature(checked: Mapping[str, Any], where: str) -> float:
             )
         return temperature
     return float(_given(checked, "temperature", 0.0))
-
-
-def _until(value: Any) -> tuple[str, ...]:
-    stops = () if value is None else (value,) if isinstance(value, str) else tuple(value)
-    return tuple(stop for stop in stops if stop)
 
 
 def check_length(asked: request.Sampling, max_length: int, *, where: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from evaljax.core import build, errors, lookup
 from evaljax.tasks import yaml_file
 
-KINDS = ("task", "group", "tag", "class")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 
@@ -18,7 +17,7 @@ class Entry:
     """One name of the index.
 
     Attributes:
-      kind: one of `KINDS`; "class" is a task that Python code defines.
+      kind: "task", "group", "tag", or "class", a task that Python code defines.
       path: the file; None for a tag, which is a label in other files.
       config: the file's mapping, includes merged, functions as references; empty for a tag.
       members: of a tag, the names of its tasks in order; of any other kind nothing.
@@ -145,20 +144,12 @@ def kind_of(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def tags_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tags of a task as a tuple."""
-    tag = config.get("tag")
-    if tag is None:
-        return ()
-    return (tag,) if isinstance(tag, str) else tuple(tag)
-
-
 def _with_tags(here: dict[str, Entry], earlier: Mapping[str, Entry]) -> dict[str, Entry]:
     # A task or group keeps its name when a tag is called the same. A root can add tasks to an earlier root's tag.
     members: dict[str, list[str]] = {}
     for name, entry in here.items():
         if entry.kind in ("task", "class"):
-            for tag in tags_of(entry.config):
+            for tag in build.names(entry.config.get("tag")):
                 members.setdefault(tag, []).append(name)
     merged = dict(here)
     for tag, names in members.items():

@@ -115,9 +115,8 @@ class _Expansion:
         return [self._add_leaf(entry.name, {**entry.config, **overrides}, entry.path)]
 
     def _add_leaf(self, name: str, raw: Raw, path: pathlib.Path | None) -> str:
-        metadata = raw.get("metadata")
-        metadata = {} if metadata is None else metadata if isinstance(metadata, Mapping) else {"_metadata": metadata}
-        merged = {**raw, "task": name, "metadata": {**metadata, **self.manager.metadata}}
+        metadata = {**build.metadata(raw.get("metadata")), **self.manager.metadata}
+        merged = {**raw, "task": name, "metadata": metadata}
         leaf = _Leaf(merged, str(path) if path else "inline", path)
         before = self.leaves.setdefault(name, leaf)
         if before != leaf:
@@ -133,12 +132,11 @@ class _Expansion:
             raise errors.TaskError(
                 f"{source}: groups contain each other in a loop: {' -> '.join([*self.open_groups, name])}."
             )
-        raw, members = _members(name, raw, source)
+        members = _members(name, raw, source)
         own = {key: value for key, value in raw.items() if key not in build.GROUP_FIELDS and key != "tag"}
         _check_overrides(own, source, path)
-        self.groups.setdefault(
-            name, task.GroupConfig(group=name)
-        )  # holds the place: parents come before their children
+        # Holds the place: parents come before their children.
+        self.groups.setdefault(name, task.GroupConfig(group=name))
         self.open_groups.append(name)
         children: list[str] = []
         for number, member in enumerate(members):
@@ -191,12 +189,12 @@ def _find(manager: "managers.TaskManager", name: str, where: str) -> index.Entry
         raise errors.TaskError(f"{where}: {error}") from error
 
 
-def _members(name: str, raw: Raw, source: str) -> tuple[Raw, list[Any]]:
+def _members(name: str, raw: Raw, source: str) -> list[Any]:
     members = raw.get("task")
     members = [members] if isinstance(members, str) else members
     if not isinstance(members, list) or not members:
         raise errors.TaskError(f"{source}: group {name!r} needs a list of members under `task`, found {members!r}.")
-    return raw, members
+    return members
 
 
 def _check_overrides(own: Raw, source: str, path: pathlib.Path | None) -> None:
