@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from evaljax.core import errors, lookup
+from evaljax.tasks import yaml_file
 
 # Column types that arrow turns into plain Python values; any other (an image, say) needs `datasets` to decode it.
 _PLAIN_TYPES = {"Value", "ClassLabel", "List", "LargeList", "Sequence", "Translation", "TranslationVariableLanguages"}
@@ -52,7 +53,7 @@ def _read_configs(readme: pathlib.Path, mtime_ns: int) -> Mapping[str, Mapping[s
         return {}
     header = text[4:].split("\n---", 1)[0]
     try:
-        parsed = yaml.load(header, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        parsed = yaml.load(header, Loader=yaml_file.SAFE_LOADER)
     except yaml.YAMLError as error:
         raise errors.DataError(f"{readme}: the YAML header cannot be read: {error}") from error
     configs = parsed.get("configs") if isinstance(parsed, Mapping) else None

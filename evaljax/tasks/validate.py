@@ -135,7 +135,7 @@ def _found(file: pathlib.Path, key: str, message: str, *, advice: bool = False) 
 
 def _repeated_keys(file: pathlib.Path) -> Iterator[Finding]:
     try:
-        root = yaml.compose(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        root = yaml.compose(file.read_bytes(), Loader=yaml_file.SAFE_LOADER)
     except (OSError, yaml.YAMLError):
         return  # told by whoever reads the file next
     seen: set[str] = set()
