@@ -59,9 +59,7 @@ class FakeBackend:
 
 def _loglikelihood(asked: request.LoglikelihoodRequest) -> request.LoglikelihoodResponse:
     if not asked.continuation:
-        raise errors.RequestError(
-            f"loglikelihood request after context {asked.context[-60:]!r}: the continuation is empty"
-        )
+        raise errors.RequestError(f"{request.describe(asked)}: the continuation is empty; nothing to score")
     # Trailing white space belongs to the continuation, as in every backend: ("A: ", "B") is ("A:", " B").
     context = asked.context.rstrip()
     continuation = _bytes(asked.context[len(context) :] + asked.continuation)

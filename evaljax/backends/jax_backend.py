@@ -182,7 +182,7 @@ class JaxBackend:
     def _prompts(self, requests: Sequence[request.GenerateRequest]) -> list[encode.Prompt]:
         """The prompts of the requests, cut so that what may be generated fits too."""
         with self._timed("tokenize"):
-            prompts = opening.encode_prompts(self.tokenizer, requests, self.max_length)
+            prompts = encode.encode_prompts(self.tokenizer, requests, self.max_length)
         opening.check_ids([prompt.tokens for prompt in prompts], requests, self.config.vocab_size)
         return prompts
 
@@ -221,7 +221,7 @@ class JaxBackend:
                 "model.max_length, or take model.dtype=bfloat16"
             ) from error
         except failure.PlacedError as error:
-            raise errors.RequestError(f"{opening.describe(owners[error.index])}: {error.problem}") from error
+            raise errors.RequestError(f"{request.describe(owners[error.index])}: {error.problem}") from error
 
 
 def _generation_plan(requests: Sequence[request.GenerateRequest], prompts: Sequence[encode.Prompt]) -> dict[str, Any]:

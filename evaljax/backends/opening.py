@@ -1,4 +1,4 @@
-"""What the local backends share: where a model lies, its tokenizer, its limit, the prompts of generation requests."""
+"""What the local backends share: where a model lies, its tokenizer, its limit, and answers from scores."""
 
 import dataclasses
 import pathlib
@@ -66,7 +66,7 @@ def check_ids(sequences: Sequence[np.ndarray], owners: Sequence[request.Request]
     for tokens, owner in zip(sequences, owners, strict=True):
         if len(tokens) and int(tokens.max()) >= vocab_size:
             raise errors.RequestError(
-                f"{describe(owner)}: token id {int(tokens.max())}, but the model's vocabulary has {vocab_size} "
+                f"{request.describe(owner)}: token id {int(tokens.max())}, but the model's vocabulary has {vocab_size} "
                 "entries; the tokenizer and the model do not belong together"
             )
 
@@ -81,27 +81,6 @@ def with_think_end(
         dataclasses.replace(asked, sampling=dataclasses.replace(asked.sampling, think_end=spec.think_end_token))
         for asked in requests
     ]
-
-
-def encode_prompts(
-    words: tokenizer.Tokenizer, requests: Sequence[request.GenerateRequest], limit: int
-) -> list[encode.Prompt]:
-    """The prompts in order, each cut on the left so that its `max_gen_toks` more tokens fit into `limit`."""
-    places: dict[int, list[int]] = {}
-    for place, asked in enumerate(requests):
-        places.setdefault(asked.sampling.max_gen_toks, []).append(place)
-    prompts: dict[int, encode.Prompt] = {}
-    if requests and limit < 2:
-        raise errors.ConfigError(f"model.max_length is {limit}; generation needs 2 or more, a prompt and what follows")
-    for max_gen_toks, group in places.items():
-        if not 1 <= max_gen_toks < limit:
-            raise errors.ConfigError(
-                f"generation_kwargs: max_gen_toks is {max_gen_toks}; expected 1 to {limit - 1}: model.max_length "
-                f"{limit} holds the prompt too"
-            )
-        encoded = encode.encode_prompts(words, [requests[place].context for place in group], limit - max_gen_toks)
-        prompts.update(zip(group, encoded, strict=True))
-    return [prompts[place] for place in range(len(requests))]
 
 
 def loglikelihood_responses(
@@ -139,22 +118,3 @@ def rolling_responses(
         )
         for text in texts
     ]
-
-
-def describe(asked: request.Request) -> str:
-    """The request in one line for a message: its kind, the end of its context, the beginning of its continuation."""
-    match asked:
-        case request.LoglikelihoodRequest(context, continuation):
-            return f"loglikelihood request (context {_tail(context)}, continuation {_head(continuation)})"
-        case request.RollingRequest(text):
-            return f"loglikelihood_rolling request (text {_head(text)})"
-        case request.GenerateRequest(context):
-            return f"generate_until request (context {_tail(context)})"
-
-
-def _tail(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else "…" + text[-SHOWN:])
-
-
-def _head(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")

@@ -75,7 +75,7 @@ class TorchBackend:
     def generate_until(self, requests: Sequence[request.GenerateRequest]) -> list[request.GenerateResponse]:
         """One generated text for each request; sampled ones draw from their own seed, whatever the batch."""
         requests = opening.with_think_end(requests, self.spec)
-        prompts = opening.encode_prompts(self.tokenizer, requests, self.max_length)
+        prompts = encode.encode_prompts(self.tokenizer, requests, self.max_length)
         opening.check_ids([prompt.tokens for prompt in prompts], requests, self.vocab_size)
         answers: dict[int, request.GenerateResponse] = {}
         for batch in _generation_batches(requests, [len(prompt.tokens) for prompt in prompts], self.spec.batch_size):
@@ -122,7 +122,7 @@ class TorchBackend:
     def _check_finite(self, logprob: float, owner: request.Request) -> None:
         if not float("-inf") < logprob < float("inf") and not self.options.allow_nonfinite:
             raise errors.RequestError(
-                f"{opening.describe(owner)}: the log-probability is {logprob}; expected a finite number. Check the "
+                f"{request.describe(owner)}: the log-probability is {logprob}; expected a finite number. Check the "
                 "weights, or use model.dtype=float32; engine.allow_nonfinite=True goes on"
             )
 
@@ -140,7 +140,7 @@ class TorchBackend:
         new_ids, broken = _generate_ids(self.model, rows, first.sampling, until, seed, self.tokenizer)
         if broken and not self.options.allow_nonfinite:
             raise errors.RequestError(
-                f"{opening.describe(requests[batch[min(broken)]])}: logits are not finite; check the weights, or use "
+                f"{request.describe(requests[batch[min(broken)]])}: logits are not finite; check the weights, or use "
                 "model.dtype=float32; engine.allow_nonfinite=True goes on"
             )
         answers = []

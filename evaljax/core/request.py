@@ -8,6 +8,7 @@ import dataclasses
 import enum
 
 NUCLEUS_OFF = 1.0
+SHOWN = 60  # characters of a text in a message
 
 
 class FinishReason(enum.StrEnum):
@@ -100,3 +101,22 @@ class GenerateResponse:
 
 
 Response = LoglikelihoodResponse | RollingResponse | GenerateResponse
+
+
+def describe(asked: Request) -> str:
+    """The request in one line for a message: its kind, the end of its context, the beginning of its continuation."""
+    match asked:
+        case LoglikelihoodRequest(context, continuation):
+            return f"loglikelihood request (context {_tail(context)}, continuation {_head(continuation)})"
+        case RollingRequest(text):
+            return f"loglikelihood_rolling request (text {_head(text)})"
+        case GenerateRequest(context):
+            return f"generate_until request (context {_tail(context)})"
+
+
+def _tail(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else "…" + text[-SHOWN:])
+
+
+def _head(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")

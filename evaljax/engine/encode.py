@@ -15,8 +15,6 @@ from evaljax.core import errors, request
 from evaljax.engine import tokenizer as tokenizers
 from evaljax.engine import trie
 
-SHOWN = 60  # characters of a request in an error
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
@@ -62,10 +60,11 @@ def encode_loglikelihood(
         else:
             tokens, num_targets, merged = *_after_prefix(prefix, next(without)), False
         if num_targets == 0:
-            raise errors.RequestError(f"{_show(query)}: the tokenizer gives the continuation no token")
+            raise errors.RequestError(f"{request.describe(query)}: the tokenizer gives the continuation no token")
         if num_targets > max_length:
             raise errors.RequestError(
-                f"{_show(query)}: the continuation has {num_targets} tokens, the model reads at most {max_length}"
+                f"{request.describe(query)}: the continuation has {num_targets} tokens, "
+                f"the model reads at most {max_length}"
             )
         cut = max(0, len(tokens) - (max_length + 1))
         results.append(Encoded(tokens[cut:], num_targets, cut, merged))
@@ -87,26 +86,35 @@ def encode_rolling(
     return [_windows(tokenizer.prefix_token_id, tokens, max_length) for tokens in texts]
 
 
-def encode_prompts(tokenizer: tokenizers.Tokenizer, contexts: Sequence[str], max_prompt_length: int) -> list[Prompt]:
-    """The prompts of generation requests, in order, cut on the left to `max_prompt_length` tokens.
+def encode_prompts(
+    tokenizer: tokenizers.Tokenizer, requests: Sequence[request.GenerateRequest], max_length: int
+) -> list[Prompt]:
+    """The prompts, in order, each cut on the left so that its `max_gen_toks` more tokens fit into `max_length`.
 
-    An empty prompt is the prefix token.
+    An empty prompt is the prefix token. Raises ConfigError where what may be generated leaves no room for a prompt.
     """
-    if max_prompt_length < 1:
+    if requests and max_length < 2:
         raise errors.ConfigError(
-            f"no room for a prompt: {max_prompt_length} tokens are left for it; lower max_gen_toks"
+            f"model.max_length is {max_length}; generation needs 2 or more, a prompt and what follows"
         )
-    results = []
-    for tokens in tokenizer.encode_arrays(contexts):
-        cut = max(0, len(tokens) - max_prompt_length)
-        results.append(Prompt(tokens[cut:] if len(tokens) else np.asarray([tokenizer.prefix_token_id], np.int32), cut))
+    for asked in requests:
+        if not 1 <= asked.sampling.max_gen_toks < max_length:
+            raise errors.ConfigError(
+                f"generation_kwargs: max_gen_toks is {asked.sampling.max_gen_toks}; expected 1 to {max_length - 1}: "
+                f"model.max_length {max_length} holds the prompt too"
+            )
+    prefix, results = np.asarray([tokenizer.prefix_token_id], np.int32), []
+    texts = tokenizer.encode_arrays([asked.context for asked in requests])
+    for asked, tokens in zip(requests, texts, strict=True):
+        cut = max(0, len(tokens) - (max_length - asked.sampling.max_gen_toks))
+        results.append(Prompt(tokens[cut:] if len(tokens) else prefix, cut))
     return results
 
 
 def _move_whitespace(query: request.LoglikelihoodRequest) -> tuple[str, str]:
     """Context and continuation, the whitespace that ends the context moved to the continuation."""
     if query.continuation == "":
-        raise errors.RequestError(f"{_show(query)}: the continuation is empty; nothing to score")
+        raise errors.RequestError(f"{request.describe(query)}: the continuation is empty; nothing to score")
     context = query.context.rstrip()
     return context, query.context[len(context) :] + query.continuation
 
@@ -137,11 +145,3 @@ def _windows(prefix: int, tokens: np.ndarray, max_length: int) -> tuple[Encoded,
         last = min(first + max_length, len(sequence))
         windows.append(Encoded(sequence[max(0, last - max_length - 1) : last], last - first))
     return tuple(windows)
-
-
-def _show(query: request.LoglikelihoodRequest) -> str:
-    """The request, shortened: the end of the context, the beginning of the continuation."""
-    context, continuation = query.context, query.continuation
-    context = context if len(context) <= SHOWN else "…" + context[-SHOWN:]
-    continuation = continuation if len(continuation) <= SHOWN else continuation[:SHOWN] + "…"
-    return f"request (context {context!r}, continuation {continuation!r})"

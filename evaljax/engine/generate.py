@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from evaljax.core import config, errors, progress, request
+from evaljax.core import config, progress, request
 from evaljax.engine import decode, failure, numerics, sampling, schedule, stops, trie
 from evaljax.models import decoder, model
 
@@ -93,16 +93,6 @@ class _Figures:
         return result
 
 
-def check_lengths(samplings: Sequence[request.Sampling], max_length: int) -> None:
-    """Raises ConfigError for a `max_gen_toks` that leaves no room for a prompt, or that is less than one."""
-    for sampling_ in samplings:
-        if not 1 <= sampling_.max_gen_toks < max_length:
-            raise errors.ConfigError(
-                f"generation_kwargs: max_gen_toks is {sampling_.max_gen_toks}; expected at least 1 and less than the "
-                f"model's max_length {max_length}, which holds the prompt too."
-            )
-
-
 def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with what, how)
     model: model.Model,
     prompts: Sequence[np.ndarray],
@@ -120,7 +110,6 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
     A prompt together with its `max_gen_toks` must fit into `max_length`: truncation is the caller's (`encode`).
     Requests that ask the same are answered once.
     """
-    check_lengths(samplings, max_length)
     _check_prompts(prompts, samplings, max_length)
     places, jobs = _jobs(prompts, samplings, repeats, tokenizer, once=options.share_prefixes)
     if not jobs:
@@ -270,10 +259,12 @@ class _Run:
 
 
 def _check_prompts(prompts: Sequence[np.ndarray], samplings: Sequence[request.Sampling], max_length: int) -> None:
-    """Raises PlacedError for a prompt without a token, or one that does not fit."""
+    """Raises PlacedError for a prompt without a token, one that does not fit, or nothing to generate."""
     for index, (prompt, sampling_) in enumerate(zip(prompts, samplings, strict=True)):
         if not prompt.size:
             raise failure.PlacedError(index, "prompt of 0 tokens; expected at least 1")
+        if sampling_.max_gen_toks < 1:
+            raise failure.PlacedError(index, f"max_gen_toks is {sampling_.max_gen_toks}; expected at least 1")
         if prompt.size + sampling_.max_gen_toks > max_length:
             raise failure.PlacedError(
                 index,

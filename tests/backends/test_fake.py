@@ -50,5 +50,5 @@ def test_samples_differ_by_repeat_and_by_seed_but_not_by_call():
 
 
 def test_an_empty_continuation_is_an_error_that_shows_the_context():
-    with pytest.raises(errors.RequestError, match=r"after context 'Q: one'.*the continuation is empty"):
+    with pytest.raises(errors.RequestError, match=r"context 'Q: one'.*the continuation is empty"):
         score("Q: one", "")

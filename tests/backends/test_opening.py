@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 import evaljax
-from evaljax import testing
 from evaljax.backends import opening
 from evaljax.core import config, errors, request
-from evaljax.engine import tokenizer
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    return tokenizer.read_tokenizer(str(testing.byte_tokenizer_files(tmp_path_factory.mktemp("words"))))
 
 
 def test_demo_is_the_folder_inside_the_package():
@@ -57,36 +50,7 @@ def test_the_limit_is_the_models_own_unless_a_smaller_one_is_asked_for():
         opening.max_length(config.ModelSpec(max_length=129), 128)
 
 
-def test_a_prompt_leaves_room_for_what_it_asks_for(words):
-    asked = [request.GenerateRequest("abcdef", request.Sampling(max_gen_toks=count)) for count in (3, 6, 3, 1)]
-    prompts = opening.encode_prompts(words, asked, 8)
-    assert [(words.decode(prompt.tokens), prompt.num_truncated) for prompt in prompts] == [
-        ("bcdef", 1),
-        ("ef", 4),
-        ("bcdef", 1),
-        ("abcdef", 0),
-    ]
-
-
-@pytest.mark.parametrize("count", [0, 8, 256])
-def test_max_gen_toks_without_room_for_a_prompt_is_an_error(words, count):
-    asked = [request.GenerateRequest("abc", request.Sampling(max_gen_toks=count))]
-    with pytest.raises(errors.ConfigError, match=f"max_gen_toks is {count}; expected 1 to 7: model.max_length 8"):
-        opening.encode_prompts(words, asked, 8)
-
-
 def test_an_id_without_an_embedding_is_an_error_that_names_the_request():
     asked = [request.RollingRequest("fine"), request.RollingRequest("odd")]
     with pytest.raises(errors.RequestError, match=r"rolling request \(text 'odd'\): token id 9, .* has 9 entries"):
         opening.check_ids([np.array([8, 0]), np.array([9])], asked, 9)
-
-
-def test_a_long_request_is_shown_by_its_join():
-    shown = opening.describe(request.LoglikelihoodRequest("a" * 100 + "END", "START" + "b" * 100))
-    assert shown == f"loglikelihood request (context '…{'a' * 57}END', continuation 'START{'b' * 55}…')"
-
-
-def test_a_model_without_room_for_generation_says_so(words):
-    asked = [request.GenerateRequest("abc", request.Sampling(max_gen_toks=1))]
-    with pytest.raises(errors.ConfigError, match=r"model\.max_length is 1; generation needs 2 or more"):
-        opening.encode_prompts(words, asked, 1)

@@ -176,15 +176,35 @@ def test_an_empty_text_has_no_window() -> None:
 
 
 def test_prompts_lose_their_left_end_and_an_empty_one_is_the_prefix_token() -> None:
-    cut, whole, empty = encode.encode_prompts(PLAIN, ["0123456789", "0123", ""], 4)
+    asked = [request.GenerateRequest(text, request.Sampling(max_gen_toks=4)) for text in ("0123456789", "0123", "")]
+    cut, whole, empty = encode.encode_prompts(PLAIN, asked, 8)
     assert (cut.tokens.tolist(), cut.num_truncated) == (PLAIN.encode("6789"), 6)
     assert (whole.tokens.tolist(), whole.num_truncated) == (PLAIN.encode("0123"), 0)
     assert (empty.tokens.tolist(), empty.num_truncated) == ([PREFIX], 0)
 
 
-def test_no_room_for_a_prompt_is_an_error() -> None:
-    with pytest.raises(errors.ConfigError, match="no room for a prompt: 0 tokens"):
-        encode.encode_prompts(PLAIN, ["x"], 0)
+def test_a_prompt_leaves_room_for_what_it_asks_for() -> None:
+    asked = [request.GenerateRequest("abcdef", request.Sampling(max_gen_toks=count)) for count in (3, 6, 3, 1)]
+    prompts = encode.encode_prompts(PLAIN, asked, 8)
+    assert [(PLAIN.decode(prompt.tokens), prompt.num_truncated) for prompt in prompts] == [
+        ("bcdef", 1),
+        ("ef", 4),
+        ("bcdef", 1),
+        ("abcdef", 0),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 8, 256])
+def test_max_gen_toks_without_room_for_a_prompt_is_an_error(count: int) -> None:
+    asked = [request.GenerateRequest("abc", request.Sampling(max_gen_toks=count))]
+    with pytest.raises(errors.ConfigError, match=f"max_gen_toks is {count}; expected 1 to 7: model.max_length 8"):
+        encode.encode_prompts(PLAIN, asked, 8)
+
+
+def test_a_model_without_room_for_generation_says_so() -> None:
+    asked = [request.GenerateRequest("abc", request.Sampling(max_gen_toks=1))]
+    with pytest.raises(errors.ConfigError, match=r"model\.max_length is 1; generation needs 2 or more"):
+        encode.encode_prompts(PLAIN, asked, 1)
 
 
 @pytest.fixture(scope="module")

@@ -256,12 +256,19 @@ def test_nothing_asked_is_nothing_answered() -> None:
     assert figures["executables"] == 0
 
 
-@pytest.mark.parametrize("max_gen_toks", [160, 1000, 0, -1])
-def test_max_gen_toks_without_room_for_a_prompt_is_a_configuration_error(max_gen_toks: int) -> None:
-    with pytest.raises(
-        errors.ConfigError, match=rf"max_gen_toks is {max_gen_toks}; expected .* less than .* max_length 160"
-    ):
-        generate.check_lengths([request.Sampling(max_gen_toks=8), request.Sampling(max_gen_toks=max_gen_toks)], 160)
+@pytest.mark.parametrize(
+    ("max_gen_toks", "expected"),
+    [
+        (160, "prompt of 1 tokens and max_gen_toks 160; expected at most max_length 160 together"),
+        (1000, "prompt of 1 tokens and max_gen_toks 1000; expected at most max_length 160 together"),
+        (0, "max_gen_toks is 0; expected at least 1"),
+        (-1, "max_gen_toks is -1; expected at least 1"),
+    ],
+)
+def test_max_gen_toks_without_room_for_a_prompt_is_an_error(max_gen_toks: int, expected: str) -> None:
+    samplings = [request.Sampling(max_gen_toks=8), request.Sampling(max_gen_toks=max_gen_toks)]
+    with pytest.raises(errors.RequestError, match=f"^request 1: {expected}$"):
+        run([np.zeros(1, np.int32)] * 2, samplings)
 
 
 def test_a_prompt_that_does_not_fit_is_an_error() -> None:
