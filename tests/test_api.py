@@ -129,6 +129,34 @@ def test_what_the_engine_noted_stands_in_samples_and_health(manager):
     assert made["samples"]["toy_generate_until"][0]["finish_reasons"] == ["length"]
 
 
+def test_unfinished_thoughts_stand_in_samples_and_health(manager):  # case C59
+    class Thinking(testing.FakeBackend):
+        def generate_until(self, requests):
+            cut = request.GenerateResponse("", 8, request.FinishReason.LENGTH, unfinished_thought=True)
+            return [cut, cut, *super().generate_until(requests[2:])]
+
+    made = evaljax.simple_evaluate(model=Thinking(), tasks=["toy_generate_until"], task_manager=manager)
+    samples = made["samples"]["toy_generate_until"]
+    assert [sample.get("unfinished_thoughts") for sample in samples] == [1, 1, None, None, None, None]
+    assert samples[0]["resps"] == [[""]]
+    assert made["health"]["toy_generate_until"]["unfinished_thoughts"] == 2
+    assert made["health"]["toy_generate_until"]["empty_generations"] >= 2
+
+
+def test_an_answer_that_has_begun_leaves_no_place_for_a_thought(manager):  # case C50
+    def ask(task, **model_args):
+        task = {"task": task, "gen_prefix": "So:"}
+        return evaljax.simple_evaluate(model="fake", model_args=model_args, tasks=[task], task_manager=manager)
+
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"task toy_generate_until has gen_prefix='So:', and model\.think_end_token='</think>': .* Leave one",
+    ):
+        ask("toy_generate_until", think_end_token="</think>")
+    ask("toy_generate_until")
+    ask("toy_multiple_choice", think_end_token="</think>")  # nothing is generated: nothing is thought
+
+
 def test_the_signatures_hold_every_keyword_of_lm_eval():
     names = list(inspect.signature(evaljax.simple_evaluate).parameters)
     assert names[:10] == [

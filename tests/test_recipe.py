@@ -51,6 +51,7 @@ def test_none_unsets_an_optional_key(tmp_path):
         ("model.pth=x", r"--config\.model\.pth: unknown config key 'pth'\. Did you mean 'path'\?"),
         ("modle.path=x", r"unknown section 'modle'\. Did you mean 'model'\?"),
         ("model=x", r"--config\.model: a section; set one of its keys: add_bos_token"),
+        ("model.think_end_token=", r"model\.think_end_token = ''; expected a text, for example </think>, or None"),
         ("limit=many", r"limit = 'many'; expected float or None"),
         ("limit=0", r"limit = 0\.0; expected a number above 0"),
         ("limit=-1", r"limit = -1\.0; expected a number above 0"),

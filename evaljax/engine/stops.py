@@ -9,7 +9,7 @@ The answer is the text; of a model that thinks first, what follows the last thin
 beginning (lm-eval's rule). What comes before a think end, and that white space, stops nothing:
 
     a\\n\\na</think>\\n\\nb\\n\\nc   stop "\\n\\n": the answer is "b"
-    a</think>b</think>c        no stop: "c". A stop in b would have ended the generation there: no second think end, no c
+    a</think>b</think>c        no stop: "c". A stop in b would have ended the generation there: no second thought, no c
     a\\n\\na                     "": an unfinished thought is no answer (lm-eval: "a")
 
 Text means both readings of the tokens: without special tokens (what is returned) and with them (so that "<|im_end|>" or

@@ -1,6 +1,7 @@
 """What holds for every backend: one set of tests over all of them."""
 
 import dataclasses
+import json
 import sys
 
 import numpy as np
@@ -217,3 +218,54 @@ def test_jax_and_transformers_agree_on_a_model_made_to_show_mistakes(tmp_path, t
     contexts = [CONTEXT, "", "é", CONTEXT * 9, "Once"]
     for limits in ({"max_gen_toks": 12}, {"max_gen_toks": 20, "until": ("o", "Z", "1")}):
         assert generate(ours, *contexts, **limits) == generate(theirs, *contexts, **limits)
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_the_thought_of_a_model_is_no_answer(name, tmp_path):  # cases C58 to C60, on what a tiny model writes
+    folder = testing.tiny_model_folder(tmp_path, seed=3)
+    whole = generate(open_named(name, folder), CONTEXT, max_gen_toks=60)[0].text
+    assert whole == "SI:I:Q*GJJJSa<+O:*YaJJI:JYaJI:JI+SJ+9*YI+9OQJIpICJJ+rdJIpI:a"
+
+    def answer(think_end, **settings):
+        return generate(open_named(name, folder, think_end_token=think_end), CONTEXT, **settings)[0]
+
+    stop, length = request.FinishReason.STOP, request.FinishReason.LENGTH
+    assert answer("QJI", max_gen_toks=60) == request.GenerateResponse("pICJJ+rdJIpI:a", 60, length)
+    assert answer("YaJ", max_gen_toks=40, until=("+",)) == request.GenerateResponse("I:JI", 33, stop)
+    assert answer("SJ", max_gen_toks=60, until=("*", "+9O")) == request.GenerateResponse("+9", 38, stop)
+    unfinished = request.GenerateResponse("", 20, length, unfinished_thought=True)
+    assert answer("YaJ", max_gen_toks=20, until=("J", "S")) == unfinished
+
+
+@pytest.mark.parity
+def test_jax_and_transformers_agree_on_where_a_thought_ends(tmp_path):
+    folder = testing.tiny_model_folder(tmp_path, seed=3)
+    contexts = [CONTEXT, "", "é", "Once", "1 2 3;", *(f"{number}:" for number in range(8))]
+    seen = set()
+    for think_end, until in (("J", ("S", "a")), ("p", ("I",)), ("aS", ()), ("+", ("o", "9"))):
+        asked = {"max_gen_toks": 40, "until": until}
+        ours, theirs = (
+            generate(open_named(name, folder, think_end_token=think_end), *contexts, **asked)
+            for name in ("jax", "torch")
+        )
+        assert ours == theirs
+        seen |= {(answer.finish_reason, answer.unfinished_thought) for answer in ours}
+        for answer in ours:
+            assert think_end not in answer.text
+            assert not (answer.unfinished_thought and answer.text)
+    assert len(seen) >= 3
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_end_of_sequence_within_a_thought_leaves_no_answer(name, tmp_path):
+    folder = testing.tiny_model_folder(tmp_path, seed=3)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<"}))
+    answer = generate(open_named(name, folder, think_end_token="YaJ"), CONTEXT, max_gen_toks=60)[0]
+    assert answer == request.GenerateResponse("", 14, request.FinishReason.STOP, unfinished_thought=True)
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_think_end_does_not_concern_log_probabilities(name, tiny_model):
+    plain, thinking = open_named(name, tiny_model), open_named(name, tiny_model, think_end_token=" 4")
+    close(score(plain, *PAIRS), score(thinking, *PAIRS))

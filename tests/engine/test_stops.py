@@ -134,7 +134,7 @@ THINK = "</think>"
         ("a</think>.b", (".",), ("", True)),
         ("日本\n語</think>\u3000日本語é\n語", ("\n",), ("日本語é", True)),
         ("a</think>b </", (" </",), ("b", True)),  # a stop with which a think end begins
-        ("a</think>b </think>c", ("</think>",), ("b ", True)),
+        ("a</think>b</think>c", ("</think>",), ("c", False)),  # the think end itself is part of no answer
     ],
 )
 def test_the_answer_stands_behind_the_last_think_end(byte_tokenizer, text, until, expected) -> None:
@@ -162,7 +162,7 @@ def test_a_think_end_may_be_a_special_token(byte_tokenizer: tokenizer.Tokenizer)
     assert stops.ending(ids, (), byte_tokenizer, "<pad>").text == "the €\nmore"
     assert stops.ending(ids, (), byte_tokenizer, "\n<pad>\n").text == "the €\nmore"  # reaches out on both sides
     assert stops.ending(ids, (), byte_tokenizer, "ad").text == "the €\nmore"  # what is left of <pad> does not show
-    assert stops.ending([*ids[:-4], bos, *ids], ("<bos>",), byte_tokenizer, "<pad>").text == "the €\n"[:-1]
+    assert stops.ending([*ids[:-4], bos, *ids], ("<bos>",), byte_tokenizer, "<pad>").text == "the €\n"
     assert stops.ending([pad, *thought, bos, *answer], ("\n<bos>",), byte_tokenizer, "<pad>").text == "€ the"
     assert stops.ending(ids, (), byte_tokenizer, THINK).unfinished_thought
 
