@@ -21,8 +21,7 @@ class TaskResult:
       sample_len: number of scored documents (lm-eval: the largest count over the metrics).
       num_docs: documents in the evaluated split, before `limit`.
       samples: one record per (document, filter), lm-eval's sample schema.
-      counts: health counts: truncated, boundary_merges, ties, duplicate_choices, empty_generations, cut_generations,
-        unfinished_thoughts, extraction_failures, near_misses.
+      counts: what puts the score in doubt, by name: `evaluation.engine_counts`, `scoring.health.counts`, nonfinite.
     """
 
     config: task.TaskConfig
@@ -49,7 +48,7 @@ class GroupResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalResult:
-    """Everything an evaluation found. `facts` are the run's own: configuration, versions, plan figures, seconds."""
+    """Everything an evaluation found. `facts` are the run's own: its configuration and date."""
 
     tasks: Mapping[str, TaskResult]
     groups: Mapping[str, GroupResult]

@@ -23,7 +23,7 @@ def results_dict(outcome: result.EvalResult, *, samples: bool = True) -> dict[st
         out["groups"] = groups
     out["group_subtasks"] = {name: list(group.config.children) for name, group in outcome.groups.items()}
     out["configs"] = {name: config_dict(outcome.tasks[name].config) for name in sorted(outcome.tasks)}
-    out["versions"] = {name: _version(outcome, name) for name in sorted(names)}
+    out["versions"] = {name: version(outcome, name) for name in sorted(names)}
     out["n-shot"] = {name: shots for name in sorted(names) if (shots := num_fewshot(outcome, name)) is not None}
     out["higher_is_better"] = {name: higher_is_better(outcome, name) for name in sorted(names)}
     out["n-samples"] = {
@@ -63,6 +63,14 @@ def alias(outcome: result.EvalResult, name: str) -> str:
     if name in outcome.groups:
         return outcome.groups[name].config.group_alias or name
     return outcome.tasks[name].config.task_alias or name
+
+
+def version(outcome: result.EvalResult, name: str) -> Any:
+    """A task's version as its file gives it; a group's as text, "N/A" where it has none (lm-eval's way)."""
+    if name in outcome.groups:
+        found = outcome.groups[name].config.metadata.get("version")
+        return "N/A" if found is None else str(found)
+    return outcome.tasks[name].config.version
 
 
 def num_fewshot(outcome: result.EvalResult, name: str) -> int | None:
@@ -135,10 +143,3 @@ def _metric_columns(metrics: result.Scores, stderrs: Mapping[tuple[str, str], fl
 
 def _key(metric: str, pipeline: str) -> str:
     return f"{metric},{pipeline}"
-
-
-def _version(outcome: result.EvalResult, name: str) -> Any:
-    if name in outcome.groups:
-        version = outcome.groups[name].config.metadata.get("version")
-        return "N/A" if version is None else str(version)
-    return outcome.tasks[name].config.version

@@ -8,20 +8,6 @@ from evaljax.report import results_json
 
 HEADER = ("Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr")
 RIGHT = (False, True, False, True, False, False, True, False, True)
-# Counts that put a score in doubt, in the order of the health line.
-HEALTH = (
-    "truncated",
-    "boundary_merges",
-    "ties",
-    "duplicate_choices",
-    "empty_generations",
-    "cut_generations",
-    "unfinished_thoughts",
-    "extraction_failures",
-    "near_misses",
-    "unused_repeats",
-    "nonfinite",
-)
 
 
 def tables(outcome: result.EvalResult) -> str:
@@ -35,10 +21,10 @@ def tables(outcome: result.EvalResult) -> str:
 
 
 def health_lines(outcome: result.EvalResult) -> list[str]:
-    """One line for each task of which something should be known beside the score."""
+    """One line for each task of which something should be known beside the score; a filter's own counts stay out."""
     lines = []
     for name, item in outcome.tasks.items():
-        found = [f"{key.replace('_', ' ')} {item.counts[key]}" for key in HEALTH if item.counts.get(key)]
+        found = [f"{key.replace('_', ' ')} {n}" for key, n in item.counts.items() if n and "," not in key]
         if found:
             lines.append(f"{name}: {', '.join(found)} (of {item.sample_len} documents)")
     return lines
@@ -64,20 +50,19 @@ def _table(outcome: result.EvalResult, names: Sequence[tuple[str, int]], title: 
 
 def _rows(outcome: result.EvalResult, name: str, depth: int) -> list[list[str]]:
     label = (" " * depth + "- " if depth else "") + results_json.alias(outcome, name)
-    is_group = name in outcome.groups
-    item: Any = outcome.groups[name] if is_group else outcome.tasks[name]
-    version = item.config.metadata.get("version", "N/A") if is_group else item.config.version
+    item = outcome.groups[name] if name in outcome.groups else outcome.tasks[name]
+    version = str(results_json.version(outcome, name))
     shots = results_json.num_fewshot(outcome, name)
     arrows = results_json.higher_is_better(outcome, name)
     if not item.metrics:
-        return [[label, str(version), *[""] * 7]]
+        return [[label, version, *[""] * 7]]
     rows: list[list[str]] = []
     for metric, pipeline in sorted(item.metrics):
         stderr = item.stderrs.get((metric, pipeline))
         rows.append(
             [
                 "" if rows else label,
-                "" if rows else str(version),
+                "" if rows else version,
                 pipeline,
                 "" if shots is None else str(shots),
                 metric,
