@@ -10,8 +10,8 @@ from typing import Any
 from evaljax.core import backend as backend_lib
 from evaljax.core import config as config_lib
 from evaljax.core import errors, instance, lookup, request, result, task
-from evaljax.scoring import filters, groups, score
-from evaljax.tasks import generation, instances, load, manager
+from evaljax.scoring import filters, groups, metrics, score
+from evaljax.tasks import generation, instances, load, manager, prompt
 
 RESPONSES: Mapping[str, type[request.Response]] = {
     "loglikelihood": request.LoglikelihoodResponse,
@@ -62,7 +62,7 @@ def load_tasks(config: config_lib.RunConfig, task_manager: manager.TaskManager |
 def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
     """Raises TaskError for a metric, filter, group or generation setting that cannot be meant."""
     for item in loaded.tasks.values():
-        score.check_config(item.config)
+        metrics.check_config(item.config)
         if item.config.output_type == "generate_until":
             sampling(item.config, config.seed)
     configs = {name: item.config for name, item in loaded.tasks.items()}
@@ -72,7 +72,7 @@ def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
 
 
 def check_lengths(loaded: load.LoadedTasks, config: config_lib.RunConfig, max_length: int | None) -> None:
-    """Raises TaskError for a task whose generations leave no room for a prompt in `max_length` tokens."""
+    """Raises ConfigError for a task whose generations leave no room for a prompt in `max_length` tokens."""
     for item in loaded.tasks.values():
         if max_length is not None and item.config.output_type == "generate_until":
             generation.check_length(sampling(item.config, config.seed), max_length, where=item.config.source)
@@ -107,7 +107,7 @@ def prepare(
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn
-        chat = instances.ChatFormat(apply=backend.apply_chat_template, multiturn=multiturn)
+        chat = prompt.ChatFormat(apply=backend.apply_chat_template, multiturn=multiturn)
     examples = {
         name: instances.build_examples(
             item,
@@ -229,7 +229,7 @@ def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Ann
                 doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note
             },
         )
-        scored[name] = dataclasses.replace(outcome, counts={**outcome.counts, **engine_counts(noted)})
+        scored[name] = dataclasses.replace(outcome, counts={**engine_counts(noted), **outcome.counts})
     return result.EvalResult(
         tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config)
     )

@@ -14,11 +14,6 @@ from evaljax.scoring import aggregate, choice, health, logprob, metrics, record,
 NO_ANNOTATIONS: Mapping[int, Mapping[str, Any]] = {}
 
 
-def check_config(config: task.TaskConfig) -> None:
-    """Nothing, or TaskError: a metric, aggregation or filter of the task is unknown, or does not fit it."""
-    metrics.check_config(config)
-
-
 def document_metrics(config: task.TaskConfig, example: task.Example, filter_name: str) -> dict[str, Any]:
     """One document's value by metric, from its answers as the filter left them.
 

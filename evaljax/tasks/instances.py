@@ -15,7 +15,6 @@ from evaljax.core import errors, instance, task
 from evaljax.tasks import docs as documents
 from evaljax.tasks import fewshot, fields, load, prompt
 
-ChatFormat = prompt.ChatFormat
 Doc = dict[str, Any]
 
 
@@ -29,7 +28,7 @@ def build_examples(
     *,
     limit: float | None,
     samples: Sequence[int] | None = None,
-    chat: ChatFormat | None,
+    chat: prompt.ChatFormat | None,
     system_instruction: str | None,
     seed: int,
 ) -> list[task.Example]:
@@ -163,7 +162,11 @@ class _Builder:
     """Turns documents of one task into few-shot messages and examples."""
 
     def __init__(
-        self, config: task.TaskConfig, split: documents.Split, chat: ChatFormat | None, system_instruction: str | None
+        self,
+        config: task.TaskConfig,
+        split: documents.Split,
+        chat: prompt.ChatFormat | None,
+        system_instruction: str | None,
     ) -> None:
         self.config = config
         self.docs = split.docs

@@ -1,7 +1,7 @@
 import pytest
 
 from evaljax.core import errors, task
-from evaljax.scoring import metrics, score
+from evaljax.scoring import metrics
 
 
 def config(*names, output_type="multiple_choice", **fields):
@@ -11,7 +11,7 @@ def config(*names, output_type="multiple_choice", **fields):
 
 def refuse(message, *names, **fields):
     with pytest.raises(errors.TaskError, match=message):
-        score.check_config(config(*names, **fields))
+        metrics.check_config(config(*names, **fields))
 
 
 def both(references, predictions, k=1):
@@ -41,7 +41,7 @@ def test_the_table_has_lm_evals_nineteen_metrics_with_their_defaults():
 @pytest.mark.parametrize("output_type", task.OUTPUT_TYPES)
 def test_every_output_type_has_its_default_metrics(output_type):
     task_config = config(output_type=output_type)
-    score.check_config(task_config)
+    metrics.check_config(task_config)
     assert tuple(metrics.resolve(task_config)) == task.DEFAULT_METRICS[output_type]
 
 
@@ -66,8 +66,8 @@ def test_an_aggregation_that_cannot_take_the_values_is_refused():
         "value is one of numbers, but the aggregation 'f1' takes pairs",
         task.MetricConfig(metric="acc", aggregation="f1"),
     )
-    score.check_config(config(task.MetricConfig(metric="likelihood", aggregation=len)))
-    score.check_config(config(task.MetricConfig(metric="acc", aggregation=len), output_type="generate_until"))
+    metrics.check_config(config(task.MetricConfig(metric="likelihood", aggregation=len)))
+    metrics.check_config(config(task.MetricConfig(metric="acc", aggregation=len), output_type="generate_until"))
 
 
 def test_metrics_of_the_evaluate_package_need_a_function_unless_registered():
@@ -77,7 +77,7 @@ def test_metrics_of_the_evaluate_package_need_a_function_unless_registered():
         output_type="generate_until",
     )
     entry = task.MetricConfig(metric="exact_match", hf_evaluate=True)
-    score.check_config(config(entry, output_type="generate_until"))
+    metrics.check_config(config(entry, output_type="generate_until"))
 
 
 def test_a_metric_named_twice_is_refused():
@@ -86,14 +86,14 @@ def test_a_metric_named_twice_is_refused():
 
 def test_with_process_results_names_are_free_but_need_an_aggregation():
     fields = {"process_results": lambda doc, results: {"mine": 1.0}}
-    score.check_config(config(task.MetricConfig(metric="mine", aggregation="mean"), **fields))
-    score.check_config(config("bleu", **fields))
+    metrics.check_config(config(task.MetricConfig(metric="mine", aggregation="mean"), **fields))
+    metrics.check_config(config("bleu", **fields))
     refuse("metric 'mine' has no default aggregation; name one of", "mine", **fields)
 
 
 def test_a_metric_function_is_for_generated_text_only():
     entry = task.MetricConfig(metric=both, aggregation="mean", kwargs={"k": 2})
-    score.check_config(config(entry, output_type="generate_until"))
+    metrics.check_config(config(entry, output_type="generate_until"))
     refuse("metric 'both' is a function; output_type 'multiple_choice' takes registered metrics", entry)
 
 

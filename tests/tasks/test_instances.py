@@ -3,7 +3,7 @@
 import pytest
 
 from evaljax.core import errors
-from evaljax.tasks import instances
+from evaljax.tasks import instances, prompt
 
 
 def build(task, limit=None, samples=None, chat=None, system=None, seed=1234):
@@ -19,7 +19,7 @@ def chat_format(multiturn=True):
         turns = "".join(f"<{m['role']}>{m['content']}" for m in messages)
         return turns + ("<assistant>" if add_generation_prompt else "")
 
-    return instances.ChatFormat(apply=apply, multiturn=multiturn)
+    return prompt.ChatFormat(apply=apply, multiturn=multiturn)
 
 
 def test_multiple_choice_asks_once_per_choice(toy_folder):

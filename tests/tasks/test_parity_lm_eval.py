@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from evaljax.tasks import instances
+from evaljax.tasks import instances, prompt
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -95,7 +95,7 @@ def test_requests_equal_lm_evals(data, kind, change):
         ours = instances.build_examples(
             folder.load("toy", num_fewshot=shots).tasks["toy"],
             limit=None,
-            chat=instances.ChatFormat(template, multiturn) if chat else None,
+            chat=prompt.ChatFormat(template, multiturn) if chat else None,
             system_instruction=system,
             seed=1234,
         )
