@@ -5,7 +5,8 @@
 
 lm-eval runs with its transformers backend in float32 with its default cache on, at the best of the settings in
 `PEER_SETTINGS` (batch size, torch threads), found on a few documents first. Its start-up (reading its task folder,
-about 25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it.
+about 25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it. evaljax starts
+with an empty compilation cache.
 Exit code 1 where a ratio misses its target. Keep the machine otherwise quiet.
 """
 
@@ -62,6 +63,7 @@ def run_suite(name: str, options: argparse.Namespace) -> bool:
     task, _, shots = suite.tasks.partition(":")
     with tempfile.TemporaryDirectory() as folder:
         where = pathlib.Path(folder)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(where / "xla")  # empty: evaljax compiles, as in a first run
         batch_size, threads = best_setting(suite, options, where)
         theirs = run_peer(suite, suite.limit, (batch_size, threads), options, where)
         ours = compare_lm_eval.time_evaljax(task, shots, arguments(suite, suite.limit, batch_size, options), where)
