@@ -5,8 +5,9 @@ import fnmatch
 import pathlib
 from collections.abc import Sequence
 
-from evaljax.core import errors, lookup
+from evaljax.core import build, errors, lookup
 from evaljax.report import table
+from evaljax.tasks import index as indexing
 from evaljax.tasks import manager
 
 LISTED = {"tasks": ("task", "class"), "groups": ("group",), "tags": ("tag",)}
@@ -29,14 +30,19 @@ def main(argv: Sequence[str]) -> int:
     rows = []
     for name in fnmatch.filter(index.names(*kinds), options.pattern):
         entry = index.entries[name]
-        members = entry.members or entry.config.get("task", ()) if entry.kind in ("group", "tag") else ()
-        about = f"{len(members)} members" if members else str(entry.config.get("output_type", "generate_until"))
-        rows.append([name, entry.kind, about, "" if entry.path is None else _short(entry.path)])
+        rows.append([name, entry.kind, _about(entry), "" if entry.path is None else _short(entry.path)])
     if not rows:
         near = lookup.nearest(options.pattern, index.entries)
         raise errors.TaskError(f"nothing is called {options.pattern!r}.{near}")
     print(table.markdown(["Name", "Kind", "Output", "File"], rows, [False] * 4))
     return 0
+
+
+def _about(entry: indexing.Entry) -> str:
+    """How many members a group or tag has; the output type of a task."""
+    if entry.kind in ("group", "tag"):
+        return f"{len(entry.members or build.names(entry.config.get('task')))} members"
+    return str(entry.config.get("output_type", "generate_until"))
 
 
 def _short(path: pathlib.Path) -> str:

@@ -29,15 +29,16 @@ def main(argv: Sequence[str]) -> int:
     backend = run.open_backend(config, progress.silent)
     prepared = evaluation.prepare(evaluation.load_tasks(config), config, backend)
     tokens = getattr(backend, "tokenizer", None)
+    max_length = getattr(backend, "max_length", None) or sys.maxsize
     for name, examples in prepared.examples.items():
         item = prepared.loaded.tasks[name].config
         print(f"{name}: {item.output_type}, {item.num_fewshot or 0} shots, from {item.source}")
         for example in examples:
-            _show_example(example, tokens, config.model.max_length)
+            _show_example(example, tokens, max_length)
     return 0
 
 
-def _show_example(example: task.Example, tokens: tokenizer.Tokenizer | None, max_length: int | None) -> None:
+def _show_example(example: task.Example, tokens: tokenizer.Tokenizer | None, max_length: int) -> None:
     print(f"\n── document {example.doc_id} ── gold: {example.gold!r}")
     context = None
     for item in example.instances:
@@ -49,7 +50,7 @@ def _show_example(example: task.Example, tokens: tokenizer.Tokenizer | None, max
             print(f"── continuation {item.idx}: {rest[0]!r}")
             if tokens is not None:
                 asked = request.LoglikelihoodRequest(prompt, rest[0])
-                [encoded] = encode.encode_loglikelihood(tokens, [asked], max_length or sys.maxsize)
+                [encoded] = encode.encode_loglikelihood(tokens, [asked], max_length)
                 _show_tokens(tokens, encoded)
         elif tokens is not None:
             ids = tokens.encode(prompt)
