@@ -72,7 +72,7 @@ def extend(
 @partial(jax.jit, donate_argnames="cache")
 def insert(path: decoder.Cache, cache: decoder.Cache, slot: Int[Array, ""]) -> decoder.Cache:
     """The cache of all slots, with the path in `slot`."""
-    return decoder.copy_path(path, 0, cache, slot)
+    return decoder.copy_path(path, cache, slot)
 
 
 @partial(jax.jit, static_argnames=("graphdef", "mode", "num_steps"), donate_argnames="cache")

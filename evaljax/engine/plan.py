@@ -26,9 +26,9 @@ from evaljax.engine import encode, trie
 CPU_STEP_TOKENS = 48
 CPU_CHUNKS = (64, 128, 256)
 ACCELERATOR_CHUNK = 512
-ACCELERATOR_ROWS = 16  # for each device: 8,192 tokens a step keep the matrix units busy
+ACCELERATOR_ROWS = 16  # 8,192 tokens a step keep the matrix units busy
 STEPS_PER_ROW = 8  # fewer rows rather than fewer steps: the last step of each row is half padding
-CACHE_TOKENS = 1 << 16  # slots of all rows of a device; 8 GB for a model of 8 billion parameters in bfloat16
+CACHE_TOKENS = 1 << 16  # slots of all rows; 8 GB for a model of 8 billion parameters in bfloat16
 MIN_CACHE = 256
 MIN_POOL = 4096  # pool rows; one size for most jobs, so that they share the reduce executable
 TABLE_ROWS = 2048  # table rows of one reduce call
@@ -112,24 +112,21 @@ def plan_loglikelihood(
     *,
     options: config.EngineOptions,
     max_length: int,
-    num_devices: int = 1,
     platform: str = "cpu",
 ) -> Plan:
-    """The plan for `encoded`: the same for the same sequences, options, `max_length` and devices."""
+    """The plan for `encoded`: the same for the same sequences, options, `max_length` and platform."""
     inputs = [sequence.tokens[:-1] for sequence in encoded]
     counts = np.asarray([sequence.num_targets for sequence in encoded], np.int64)
     targets = np.concatenate(
         [sequence.tokens[-sequence.num_targets :] for sequence in encoded] or [np.empty(0, np.int32)]
     )
     forest, places = trie.build(inputs, counts.tolist(), share=options.share_prefixes)
-    shape = choose_shape(forest, options=options, max_length=max_length, num_devices=num_devices, platform=platform)
+    shape = choose_shape(forest, options=options, max_length=max_length, platform=platform)
     plan = lay_out(forest, places, targets, counts, shape)
     return dataclasses.replace(plan, request_tokens=sum(map(len, inputs)))
 
 
-def choose_shape(
-    forest: trie.Trie, *, options: config.EngineOptions, max_length: int, num_devices: int = 1, platform: str = "cpu"
-) -> Shape:
+def choose_shape(forest: trie.Trie, *, options: config.EngineOptions, max_length: int, platform: str = "cpu") -> Shape:
     """Static shapes that suit the work and the device; `options` override T and B."""
     size = forest.unique_tokens
     if platform == "cpu":
@@ -138,12 +135,12 @@ def choose_shape(
         chunk = min(CPU_CHUNKS, key=lambda length: -(-share // length) * (length + CPU_STEP_TOKENS) + length)
     else:
         chunk = ACCELERATOR_CHUNK
-        rows = min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (num_devices * chunk * STEPS_PER_ROW)) + 1) // 2)
+        rows = min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (chunk * STEPS_PER_ROW)) + 1) // 2)
     # Powers of two: few different executables over many jobs. Unused slots cost memory, not time.
     cache = min(_power_of_two(max(forest.height, MIN_CACHE)), max(-(-max_length // 128) * 128, forest.height))
     rows = min(rows, max(1, CACHE_TOKENS // cache))
     chunk = options.chunk_length or chunk
-    rows = options.num_rows or rows * num_devices
+    rows = options.num_rows or rows
     return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, pool_size=max(MIN_POOL, 2 * rows * chunk))
 
 

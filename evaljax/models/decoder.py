@@ -138,19 +138,16 @@ def causal_logits(decoder: Decoder, tokens: Int[Array, "B T"]) -> Float[Array, "
     return logits(decoder, hidden)
 
 
-def copy_path(
-    source: Cache, source_row: Int[Array, ""] | int, target: Cache, target_row: Int[Array, ""] | int
-) -> Cache:
-    """`target` with every slot of its row `target_row` taken from a row of `source`, which has as many slots.
+def copy_path(path: Cache, cache: Cache, row: Int[Array, ""] | int) -> Cache:
+    """`cache` with every slot of `row` taken from `path`, a cache of one row with as many slots.
 
-    In place where `target` is donated. The slots past the path's length come along: nobody sees them.
+    In place where `cache` is donated. The slots past the path's length come along: nobody sees them.
     """
 
-    def copy(old: Float[Array, "L B K S H"], new: Float[Array, "L A K S H"]) -> Float[Array, "L B K S H"]:
-        row = lax.dynamic_slice_in_dim(new, source_row, 1, axis=1)
-        return lax.dynamic_update_slice_in_dim(old, row.astype(old.dtype), target_row, axis=1)
+    def copy(old: Float[Array, "L B K S H"], new: Float[Array, "L 1 K S H"]) -> Float[Array, "L B K S H"]:
+        return lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), row, axis=1)
 
-    return Cache(copy(target.keys, source.keys), copy(target.values, source.values))
+    return Cache(copy(cache.keys, path.keys), copy(cache.values, path.values))
 
 
 def rotary_frequencies(config: ModelConfig) -> np.ndarray:

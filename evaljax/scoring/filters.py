@@ -240,9 +240,9 @@ def _check_step(step: task.FilterStep, *, where: str) -> Any:
     if isinstance(step.function, task.FunctionRef):
         raise errors.TaskError(f"{where}: !function {step.function} has not been loaded.")
     function: Any = step.function
-    is_named = isinstance(step.function, str)
-    if isinstance(step.function, str):
-        function = lookup.find(FILTERS, step.function, what="filter", where=where, error=errors.TaskError)
+    is_named = isinstance(function, str)
+    if is_named:
+        function = lookup.find(FILTERS, function, what="filter", where=where, error=errors.TaskError)
     parameters = _parameters(function)
     if parameters is not None:
         _check_parameters(step, parameters, where=where)

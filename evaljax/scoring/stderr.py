@@ -30,7 +30,7 @@ def standard_error(
 
     Scores of a corpus (by the aggregation or by the metric's name) are drawn 100 times at most.
     """
-    if not bootstrap_iters or bootstrap_iters < 0 or len(values) < 2 or not isinstance(aggregation, str):
+    if bootstrap_iters <= 0 or len(values) < 2 or not isinstance(aggregation, str):
         return None
     if aggregation == "mean":
         error = _mean_error(values)

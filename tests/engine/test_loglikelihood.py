@@ -228,7 +228,7 @@ def test_logits_held_at_once_are_bounded_whatever_the_vocabulary(vocabulary: int
 
 def test_the_parity_precision_is_float32() -> None:
     """C34."""
-    assert numerics.check_matmul("highest").error < 1e-6
+    assert numerics.matmul_error("highest") < 1e-6
 
 
 def test_an_unknown_precision_names_the_nearest() -> None:

@@ -166,7 +166,7 @@ def test_a_copied_path_continues_as_its_source_does():
     tokens = np.random.default_rng(5).integers(0, CONFIG.vocab_size, (1, 10))
     positions = np.arange(10)[None]
     _, source = run(tokens, positions, np.full((1, 10), 10), np.zeros((1, 10)), positions, new_cache(rows=1))
-    target = decoder.copy_path(source, 0, new_cache(rows=3), 2)
+    target = decoder.copy_path(source, new_cache(rows=3), 2)
     assert not np.asarray(target.keys[:, :2]).any()
     column = np.array([[10]])
     alone, _ = run([[7]], column, [[1]], column, column, source)
