@@ -1,12 +1,10 @@
 """The model and the tasks that ship with evaljax: what they are made from, and the scores that they must give."""
 
 import functools
-import importlib.util
 import json
 import pathlib
-import sys
-import types
 
+import demo_text
 import pytest
 
 import evaljax
@@ -32,21 +30,9 @@ CHANCE = {"demo_facts": 0.25, "demo_grammar": 0.5, "demo_cloze": 0.1, "demo_arit
 
 
 @functools.cache
-def demo_text() -> types.ModuleType:
-    """tools/demo_text.py, which lies outside every package."""
-    spec = importlib.util.spec_from_file_location("demo_text", ROOT / "tools" / "demo_text.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["demo_text"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
 def training_text() -> str:
     """Every document that the model read (24,200), and some more."""
-    return "\n".join(demo_text().training_documents(demo_text().world(), 25_000))
+    return "\n".join(demo_text.training_documents(demo_text.world(), 25_000))
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +45,13 @@ def records(name: str) -> list[dict]:
 
 
 def test_training_text_is_the_same_every_time():
-    module = demo_text()
-    first, second = (list(module.training_documents(module.world.__wrapped__(), 300)) for _ in range(2))
+    first, second = (list(demo_text.training_documents(demo_text.world.__wrapped__(), 300)) for _ in range(2))
     assert first == second
-    assert first != list(module.training_documents(module.world(), 300, seed=1))
+    assert first != list(demo_text.training_documents(demo_text.world(), 300, seed=1))
 
 
 def test_shipped_documents_are_those_that_the_tool_writes():
-    module = demo_text()
-    expected = module.evaluation_documents(module.world())
+    expected = demo_text.evaluation_documents(demo_text.world())
     assert {name: records(name) for name in expected} == expected
     assert sorted(path.stem for path in TASKS.glob("*.jsonl")) == sorted(expected)
 
@@ -98,19 +82,18 @@ def test_evaluated_statements_never_occur_in_the_training_text():
 
 
 def test_story_animals_never_live_in_the_evaluated_place_in_the_training_text():
-    module = demo_text()
     homes = {
         (animal, place)
         for animal, place in (
             (
-                next(a for a in module.ANIMALS if f" {a} " in record["story"].split(".")[0]),
+                next(a for a in demo_text.ANIMALS if f" {a} " in record["story"].split(".")[0]),
                 record["story"].split(".")[1].split()[-1],
             )
             for record in records("stories_test")
         )
     }
-    assert homes <= module.world().held_homes
-    assert all(place in module.PLACES for _, place in homes)
+    assert homes <= demo_text.world().held_homes
+    assert all(place in demo_text.PLACES for _, place in homes)
 
 
 def test_few_shot_examples_are_taken_from_what_training_shows():

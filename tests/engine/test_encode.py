@@ -1,15 +1,12 @@
 import pathlib
-import sys
 
 import pytest
+import tiny_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaljax.core import errors, request
 from evaljax.engine import encode, tokenizer
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import tiny_tokenizer
 
 PLAIN = tiny_tokenizer.make()
 BOS = tiny_tokenizer.make(adds_bos=True)

@@ -1,16 +1,13 @@
 import json
 import pathlib
-import sys
 
 import pytest
+import tiny_tokenizer
 from huggingface_hub import constants
 
 from evaljax import testing
 from evaljax.core import errors
 from evaljax.engine import tokenizer
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import tiny_tokenizer
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 

@@ -1,12 +1,5 @@
-import importlib.util
-import pathlib
-
+import compare_lm_eval as compare
 import pytest
-
-PATH = pathlib.Path(__file__).parent.parent.parent / "tools" / "compare_lm_eval.py"
-SPEC = importlib.util.spec_from_file_location("compare_lm_eval", PATH)
-compare = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(compare)
 
 
 @pytest.mark.parametrize(

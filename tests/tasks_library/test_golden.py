@@ -1,27 +1,14 @@
 """The task files give the requests and scores that lm-eval 0.4.13 gives, as recorded (EVALJAX_GOLDEN)."""
 
 import copy
-import importlib.util
 import json
 import os
 import pathlib
-import types
 
+import check_golden
 import pytest
 
 from evaljax.tasks import library, manager
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
-
-
-def read_tool() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("check_golden", ROOT / "tools" / "check_golden.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_golden = read_tool()
 
 
 @pytest.fixture(scope="module")
