@@ -1,3 +1,7 @@
+import ast
+import pathlib
+import re
+
 import pytest
 
 from evaljax import recipe
@@ -140,3 +144,18 @@ def test_overrides_reach_keys_that_a_bare_configuration_lacks(tmp_path):
     )
     config = recipe.read(str(path), ["model.path=/m", "limit=2"])
     assert (config.tasks, config.model.path, config.limit) == (("a",), "/m", 2.0)
+
+
+def test_readme_has_every_key_with_its_default():
+    stated = {}
+    for line in (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            _, keys, defaults, *_ = (cell.strip() for cell in line.split("|"))
+            keys, values = (
+                re.findall(r"`(.+?)`", keys),
+                [ast.literal_eval(text) for text in defaults.split(", ") if text],
+            )
+            stated |= dict(zip(keys, values * len(keys) if len(values) == 1 else values or [None], strict=False))
+    config = recipe.default_config().to_dict()
+    sections = {f"{name}.{key}": value for name in recipe.SECTIONS for key, value in config.pop(name).items()}
+    assert stated == {key: None if value in ((), {}) else value for key, value in (config | sections).items()}
