@@ -22,12 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: evaljax COMMAND [ARGUMENTS]\n")
         for name, (_, summary) in COMMANDS.items():
             print(f"  {name:<9} {summary}")
+        print("\n`evaljax COMMAND --help` says more; `evaljax --version` the version.")
         return 0 if words else 2
     if words[0] == "--version":
         from evaljax import __version__
 
         print(f"evaljax {__version__}")
         return 0
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: a backend of your own may lie beside you
     try:
         module, _ = lookup.find(COMMANDS, words[0], what="command")
         return int(importlib.import_module(module).main(words[1:]))

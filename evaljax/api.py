@@ -146,11 +146,15 @@ def evaluate(  # noqa: PLR0913 - lm-eval's signature
     *,
     seed: int = 1234,
 ) -> dict[str, Any]:
-    """lm-eval's result dictionary for tasks that are already loaded (`TaskManager.load`); see `simple_evaluate`."""
+    """lm-eval's result dictionary for tasks that are already loaded; see `simple_evaluate`.
+
+    `task_dict` is what `TaskManager.load` returns, or its "tasks" alone.
+    """
     _refuse_unsupported(locals())
-    if not isinstance(task_dict, Mapping) or not isinstance(task_dict.get("tasks"), Mapping):
+    tasks = task_dict.get("tasks", task_dict) if isinstance(task_dict, Mapping) else None
+    if not isinstance(tasks, Mapping) or not all(isinstance(item, load.Task) for item in tasks.values()):
         raise errors.ConfigError(f"task_dict: expected what TaskManager.load returns, found {task_dict!r:.200}.")
-    loaded = load.LoadedTasks(dict(task_dict["tasks"]), dict(task_dict.get("groups", {})))
+    loaded = load.LoadedTasks(dict(tasks), dict(task_dict.get("groups", {}) if tasks is not task_dict else {}))
     config = recipe.run_config(
         {
             "tasks": tuple(loaded.tasks),

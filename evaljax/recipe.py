@@ -123,7 +123,7 @@ def _check_model(model: config_lib.ModelSpec, require: Callable[[bool, str, Any,
         ("model.dtype", model.dtype, config_lib.DTYPES),
         ("model.precision", model.precision, config_lib.PRECISIONS),
     ):
-        require(value in known, key, value, f"one of {', '.join(known)}{lookup.nearest(value, known)}")
+        require(value in known, key, value, f"one of {', '.join(known)}")
     require(model.think_end_token != "", "model.think_end_token", "", "a text, for example </think>, or None")
     require(model.batch_size > 0, "model.batch_size", model.batch_size, "1 or more")
     length = model.max_length
@@ -164,15 +164,19 @@ def _refuse_key(message: str, *, where: str) -> None:
 
 def _find(path: str) -> pathlib.Path:
     given = pathlib.Path(path)
-    shipped = library.configs_root()
-    candidates = [given, shipped / given.name, shipped / f"{given.name}.py"]
+    root = library.configs_root()
+    candidates = [given, root / given.name, root / f"{given.name}.py"]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    known = sorted(file.stem for file in shipped.glob("*.py"))
     raise errors.ConfigError(
-        f"recipe {path!r} not found.{lookup.nearest(given.stem, known)} Shipped recipes: {', '.join(known)}."
+        f"recipe {path!r} not found.{lookup.nearest(given.stem, shipped())} Shipped recipes: {', '.join(shipped())}."
     )
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that ship with evaljax."""
+    return sorted(file.stem for file in library.configs_root().glob("*.py"))
 
 
 def _defaults(kind: type) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Prints the table of scores; with `output_dir` also writes results.json, samples_
 import dataclasses
 import hashlib
 import importlib.metadata
+import inspect
 import io
 import itertools
 import json
@@ -37,8 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what its encoding lacks must not end a run
             stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(words):
+        print(help_text())
+        return 0
     try:
-        path, overrides = arguments(sys.argv[1:] if argv is None else argv)
+        path, overrides = arguments(words)
         config = recipe.read(path, overrides)
         with progress_bar.bar() as progress:
             run(config, progress=progress)
@@ -59,10 +64,9 @@ def arguments(argv: Sequence[str]) -> tuple[str, list[str]]:
     words = iter(argv)
     for word in words:
         name, equals, value = word.partition("=")
-        if name in ("-h", "--help"):
-            raise errors.ConfigError(f"{USAGE}\nKeys: {', '.join(keys())}")
         if name != "--config" and not name.startswith("--config."):
-            raise errors.ConfigError(f"unknown argument {word!r}.\n{USAGE}")
+            hint = f" Did you mean --config={word}?" if word.endswith(".py") else ""
+            raise errors.ConfigError(f"unknown argument {word!r}.{hint}\n{USAGE}")
         if not equals:
             value = next(words, "")
         if name == "--config":
@@ -74,14 +78,17 @@ def arguments(argv: Sequence[str]) -> tuple[str, list[str]]:
     return path, overrides
 
 
-def keys() -> Iterator[str]:
-    """Every configuration key, as it is written after `--config.`."""
-    for field in dataclasses.fields(config_lib.RunConfig):
-        section = recipe.SECTIONS.get(field.name)
-        if section is None:
-            yield field.name
-        else:
-            yield from (f"{field.name}.{key.name}" for key in dataclasses.fields(section))
+def help_text() -> str:
+    """How a run is started, every key and its meaning, and the recipes that ship with evaljax."""
+    parts = [USAGE, f"Recipes that ship with evaljax: {', '.join(recipe.shipped())}; or a file of your own."]
+    for prefix, kind in (("", config_lib.RunConfig), *recipe.SECTIONS.items()):
+        _, _, attributes = str(inspect.getdoc(kind)).partition("Attributes:\n")
+        start = f"  --config.{prefix}{'.' * bool(prefix)}"
+        lines = [
+            start + line.strip() if line[2:3].strip() else "      " + line.strip() for line in attributes.splitlines()
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def run(
@@ -169,6 +176,8 @@ def dry_run(
             + (f" in {folder / 'requests.jsonl'}" if folder else "; give output_dir to have all")
         )
     print(json.dumps(plan, indent=2))
+    for line in table.plan_lines(plan.get("kinds") or {}):
+        print(line)
 
 
 def prompts_hash(records: Sequence[dict[str, Any]]) -> str:
@@ -210,9 +219,10 @@ def package_versions() -> Iterator[tuple[str, str]]:
 
 def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, manifest: dict[str, Any]) -> None:
     """Prints the run's line, the table, what should be known beside it, and where the time went."""
+    limit = None if config.limit is None else format(config.limit, "g")
     print(
         f"{config.model.backend} ({config.model.path}, {config.model.dtype}), "
-        f"gen_kwargs: {dict(config.gen_kwargs) or None}, limit: {config.limit}, num_fewshot: {config.num_fewshot}"
+        f"gen_kwargs: {dict(config.gen_kwargs) or None}, limit: {limit}, num_fewshot: {config.num_fewshot}"
     )
     print(table.tables(outcome))
     for line in table.health_lines(outcome):
@@ -226,9 +236,10 @@ def write_outcome(
 ) -> None:
     """Writes samples, manifest and, last, results.json: where it exists, the run is complete.
 
-    One of an earlier run goes first, so that it never stands beside another run's samples.
+    Those of an earlier run go first, so that results never stand beside another run's samples.
     """
-    files.remove(folder / "results.json")
+    for stale in (folder / "results.json", *folder.glob("samples_*.jsonl")):
+        files.remove(stale)
     if log_samples:
         samples.write_samples(folder, outcome.tasks)
     files.write_json(folder / "manifest.json", manifest)

@@ -1,5 +1,6 @@
 """Runs as a user starts them: exit code, files, table, and one clear error for each bad input."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import pytest
 
 from evaljax import __main__, run, testing
-from evaljax.core import errors
+from evaljax.core import config, errors
 
 KINDS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until")
 RECIPE = "from evaljax import recipe\n\n\ndef get_config():\n    return recipe.default_config()\n"
@@ -157,7 +158,7 @@ def test_generation_that_leaves_no_room_for_a_prompt_is_refused_before_weights_l
         ([], "no recipe given"),
         (["--confg=x"], "unknown argument '--confg=x'"),
         (["--config=/nowhere.py"], "'/nowhere.py' not found"),
-        (["--help"], "model.path"),
+        (["configs/quickstart.py"], "Did you mean --config=configs/quickstart.py?"),
     ],
 )
 def test_a_wrong_command_line_says_how_it_is_used(argv, message, capsys):
@@ -165,9 +166,31 @@ def test_a_wrong_command_line_says_how_it_is_used(argv, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_help_names_every_key_and_is_no_error(capsys):
+    assert run.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for prefix, kind in (("", config.RunConfig), ("model.", config.ModelSpec), ("engine.", config.EngineOptions)):
+        for field in dataclasses.fields(kind):
+            if field.name not in ("model", "engine"):
+                assert f"--config.{prefix}{field.name}: " in printed
+    assert "quickstart" in printed
+
+
+def test_a_second_run_into_one_folder_leaves_no_samples_of_the_first(start, tmp_path):
+    assert start("tasks=toy_multiple_choice,toy_loglikelihood", f"output_dir={tmp_path}") == 0
+    assert start("tasks=toy_loglikelihood", f"output_dir={tmp_path}") == 0
+    assert [path.name for path in tmp_path.glob("samples_*")] == ["samples_toy_loglikelihood.jsonl"]
+
+
 def test_ls_show_and_validate_work_as_commands(toy_tasks, tiny_model, capsys):
     assert __main__.main(["ls", "tasks", "toy_*", f"--task_path={toy_tasks}"]) == 0
     assert "toy_multiple_choice" in capsys.readouterr().out
+    assert __main__.main(["ls", f"--config.task_path={toy_tasks}", "toy_*"]) == 0
+    assert "toy_multiple_choice" in capsys.readouterr().out
+    assert __main__.main(["ls", "tasks", "a", "b"]) == 1
+    assert "found 'b' too" in capsys.readouterr().err
+    assert __main__.main(["show", "toy_multiple_choice", "-n", "0"]) == 1
+    assert "show: -n 0; expected 1 or more" in capsys.readouterr().err
     assert __main__.main(["ls", "no_such_thing"]) == 1
     assert "nothing is called 'no_such_thing'" in capsys.readouterr().err
     shown = [

@@ -16,24 +16,30 @@ LISTED = {"tasks": ("task", "class"), "groups": ("group",), "tags": ("tag",)}
 def main(argv: Sequence[str]) -> int:
     """Prints the tasks, groups or tags whose name matches; returns the exit code."""
     parser = argparse.ArgumentParser(prog="evaljax ls", description="List tasks, groups and tags.")
-    parser.add_argument("kind", nargs="?", default="all", choices=[*LISTED, "all"], help="what to list (default: all)")
-    parser.add_argument("pattern", nargs="?", default="*", help="only names that match, for example '*_easy'")
+    parser.add_argument("what", nargs="*", metavar="[KIND] [PATTERN]", help="tasks, groups or tags; names that match")
     parser.add_argument(
-        "--task_path", action="append", default=[], metavar="DIR", help="another folder of tasks; repeatable"
+        "--task_path",
+        "--config.task_path",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="another folder of tasks; repeatable",
     )
-    words = list(argv)
-    if words and words[0] not in [*LISTED, "all"] and not words[0].startswith("-"):
-        words.insert(0, "all")
-    options = parser.parse_args(words)
-    kinds = [kind for name, kinds in LISTED.items() if options.kind in (name, "all") for kind in kinds]
+    options = parser.parse_args(list(argv))
+    kind = options.what.pop(0) if options.what and options.what[0] in LISTED else None
+    pattern = options.what.pop(0) if options.what else "*"
+    if options.what:
+        raise errors.ConfigError(
+            f"ls: one kind ({', '.join(LISTED)}) and one pattern are expected, found {options.what[0]!r} too."
+        )
+    kinds = [known for name, kinds in LISTED.items() if kind in (name, None) for known in kinds]
     index = manager.TaskManager(include_path=options.task_path).index
     rows = []
-    for name in fnmatch.filter(index.names(*kinds), options.pattern):
+    for name in fnmatch.filter(index.names(*kinds), pattern):
         entry = index.entries[name]
         rows.append([name, entry.kind, _about(entry), "" if entry.path is None else _short(entry.path)])
     if not rows:
-        near = lookup.nearest(options.pattern, index.entries)
-        raise errors.TaskError(f"nothing is called {options.pattern!r}.{near}")
+        raise errors.TaskError(f"nothing is called {pattern!r}.{lookup.nearest(pattern, index.entries)}")
     print(table.markdown(["Name", "Kind", "Output", "File"], rows, [False] * 4))
     return 0
 

@@ -8,6 +8,8 @@ from evaljax import evaluation, recipe, run
 from evaljax.core import errors, progress, request, task
 from evaljax.engine import encode, tokenizer
 
+SHOWN = 200  # characters of a gold answer
+
 
 def main(argv: Sequence[str]) -> int:
     """Prints a task's first documents as the model gets them; returns the exit code."""
@@ -20,7 +22,9 @@ def main(argv: Sequence[str]) -> int:
         "--config.KEY", dest="unused", metavar="VALUE", help="any key of a recipe, for example --config.num_fewshot=2"
     )
     options, rest = parser.parse_known_args(argv)
-    overrides = [f"tasks={options.task}", f"limit={options.n + 0.0 if options.n < 1 else options.n}"]
+    if options.n < 1:
+        raise errors.ConfigError(f"show: -n {options.n}; expected 1 or more.")
+    overrides = [f"tasks={options.task}", f"limit={options.n}"]
     for word in rest:
         if not word.startswith("--config.") or "=" not in word:
             raise errors.ConfigError(f"show: unknown argument {word!r}; expected --config.KEY=VALUE.")
@@ -33,13 +37,17 @@ def main(argv: Sequence[str]) -> int:
     for name, examples in prepared.examples.items():
         item = prepared.loaded.tasks[name].config
         print(f"{name}: {item.output_type}, {item.num_fewshot or 0} shots, from {item.source}")
+        if tokens is not None:
+            print(f"token ids of {config.model.tokenizer or config.model.path} (--config.model.path=... for another)")
         for example in examples:
             _show_example(example, tokens, max_length)
+        print()
     return 0
 
 
 def _show_example(example: task.Example, tokens: tokenizer.Tokenizer | None, max_length: int) -> None:
-    print(f"\n── document {example.doc_id} ── gold: {example.gold!r}")
+    gold = repr(example.gold)
+    print(f"\n── document {example.doc_id} ── gold: {gold if len(gold) <= SHOWN else gold[:SHOWN] + '…'}")
     context = None
     for item in example.instances:
         prompt, *rest = item.args

@@ -61,7 +61,27 @@ class EngineOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run. Keys are those of a recipe; see README for each."""
+    """One run.
+
+    Attributes:
+      tasks: names of tasks, groups and tags, patterns (`name_*`), YAML files or folders; "a,b" or a tuple.
+      num_fewshot: examples before each question; None: as each task says. A task that says 0 keeps 0.
+      limit: documents a task; below 1 a fraction of them.
+      model, engine: sections of their own.
+      task_path: more folders of tasks; of two tasks with one name the last folder's holds.
+      data_mirror: folder laid out as the hub (owner/name/...), looked up before the network.
+      apply_chat_template: prompts through the tokenizer's chat template.
+      fewshot_as_multiturn: whether examples are turns of the conversation; None: as `apply_chat_template`.
+      system_instruction: stands before everything else.
+      gen_kwargs: added to every task's generation settings, for example "do_sample=True,temperature=0.7".
+      seed: of the few-shot draw and of sampled generations.
+      output_dir: folder for results.json, samples_<task>.jsonl and manifest.json; None: the table only.
+      cache_dir: folder for compiled programs; None: ~/.cache/evaljax.
+      trust_task_code: whether `!function` code from outside evaljax's own tasks may run.
+      log_samples: whether sample files are written.
+      bootstrap_iters: replicates for the standard error of metrics that are no mean; 0: none.
+      dry_run: no weights and no answers: what would be asked, and how it would be computed.
+    """
 
     tasks: tuple[str, ...]
     num_fewshot: int | None = None

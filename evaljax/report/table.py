@@ -1,6 +1,6 @@
 """The table on the screen, with lm-eval's columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaljax.core import result
@@ -8,6 +8,20 @@ from evaljax.report import results_json
 
 HEADER = ("Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr")
 RIGHT = (False, True, False, True, False, False, True, False, True)
+# What the counts beside a score mean; README has the same list.
+HEALTH = {
+    "truncated": "documents with a request cut on the left to fit the model",
+    "boundary_merges": "joins of context and continuation that the tokenizer merged",
+    "ties": "documents whose best choices tie",
+    "duplicate_choices": "documents with equal choices",
+    "empty_generations": "empty answers",
+    "cut_generations": "answers that ran into their length",
+    "unfinished_thoughts": "thoughts that never ended",
+    "extraction_failures": "answers from which a filter could extract nothing",
+    "near_misses": "answers right but for case and outer blanks, scored 0",
+    "unused_repeats": "repeats that no filter looks at",
+    "nonfinite": "documents whose log-likelihoods are no numbers",
+}
 
 
 def tables(outcome: result.EvalResult) -> str:
@@ -24,9 +38,9 @@ def health_lines(outcome: result.EvalResult) -> list[str]:
     """One line for each task of which something should be known beside the score; a filter's own counts stay out."""
     lines = []
     for name, item in outcome.tasks.items():
-        found = [f"{key.replace('_', ' ')} {n}" for key, n in item.counts.items() if n and "," not in key]
+        found = [f"{n} {HEALTH.get(key, key)}" for key, n in item.counts.items() if n and "," not in key]
         if found:
-            lines.append(f"{name}: {', '.join(found)} (of {item.sample_len} documents)")
+            lines.append(f"{name}: {'; '.join(found)} ({item.sample_len} documents)")
     return lines
 
 
@@ -75,20 +89,39 @@ def _rows(outcome: result.EvalResult, name: str, depth: int) -> list[list[str]]:
     return rows
 
 
-def engine_lines(manifest: dict[str, Any]) -> list[str]:
-    """What the engine did and where the time went; empty for a backend that does not say."""
-    engine = manifest.get("engine") or {}
+def plan_lines(plans: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line for each kind of request: what was asked, what of it is unique, what is forwarded or generated."""
     lines = []
-    for kind, plan in (engine.get("plans") or {}).items():
-        if plan.get("unique_tokens"):
+    for kind, plan in plans.items():
+        line = f"{kind}: {plan['requests']:,} requests"
+        if plan.get("forward_tokens") and plan.get("unique_tokens"):
             ratio = plan["forward_tokens"] / plan["unique_tokens"]
-            lines.append(
-                f"{kind}: {plan['requests']:,} requests, {plan['request_tokens']:,} tokens asked, "
-                f"{plan['unique_tokens']:,} unique, {plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
+            line += (
+                f", {plan['request_tokens']:,} tokens asked, {plan['unique_tokens']:,} unique, "
+                f"{plan['forward_tokens']:,} forwarded ({ratio:.2f} x unique)"
             )
+        elif "generated_tokens" in plan:
+            line += (
+                f", {plan['prompt_tokens']:,} prompt tokens, {plan['generated_tokens']:,} generated "
+                f"({plan['generated_tokens_per_second']:.1f} tokens/s)"
+            )
+        elif "max_generated_tokens" in plan:
+            line += (
+                f", {plan['request_tokens']:,} prompt tokens, {plan['unique_tokens']:,} unique, "
+                f"at most {plan['max_generated_tokens']:,} to generate"
+            )
+        lines.append(line)
+    return lines
+
+
+def engine_lines(manifest: Mapping[str, Any]) -> list[str]:
+    """What the engine did and where the time went; of a backend that does not say, the time only."""
+    engine = manifest.get("engine") or {}
     whole = manifest["seconds"]
     answers = engine.get("seconds") or {"answers": whole["answers"]}
     seconds = {"tasks": whole["tasks"], **answers, "scores": whole["scores"], "total": whole["total"]}
-    executables = f", {engine['executables']} executables" if "executables" in engine else ""
-    lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()) + executables)
-    return lines
+    executables = (
+        f"; {engine['executables']} programs compiled or read from the cache" if "executables" in engine else ""
+    )
+    took = "seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    return [*plan_lines(engine.get("plans") or {}), took + executables]

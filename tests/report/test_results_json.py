@@ -124,7 +124,7 @@ def test_the_table_has_lm_evals_columns_and_an_indented_tree(outcome):
         "N/A",
     ]
     assert len({len(line) for line in lines if line.startswith("|")}) <= 2
-    assert table.health_lines(outcome)[0] == "b: ties 2 (of 4 documents)"
+    assert table.health_lines(outcome)[0] == "b: 2 documents whose best choices tie (4 documents)"
 
 
 def test_a_sample_record_spells_arguments_as_lm_eval_does(outcome):
