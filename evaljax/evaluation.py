@@ -67,7 +67,6 @@ def check_tasks(loaded: load.LoadedTasks, config: config_lib.RunConfig) -> None:
             sampling(item.config, config.seed)
     configs = {name: item.config for name, item in loaded.tasks.items()}
     for group in loaded.groups.values():
-        groups.check_group(group)
         groups.check_members(group, loaded.groups, configs)
 
 

@@ -147,15 +147,14 @@ def test_overrides_reach_keys_that_a_bare_configuration_lacks(tmp_path):
 
 
 def test_readme_has_every_key_with_its_default():
+    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    table = readme.split("| key | default | meaning |\n")[1].split("\n\n")[0]
     stated = {}
-    for line in (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            _, keys, defaults, *_ = (cell.strip() for cell in line.split("|"))
-            keys, values = (
-                re.findall(r"`(.+?)`", keys),
-                [ast.literal_eval(text) for text in defaults.split(", ") if text],
-            )
-            stated |= dict(zip(keys, values * len(keys) if len(values) == 1 else values or [None], strict=False))
+    for line in table.splitlines()[1:]:
+        _, keys, defaults, *_ = (cell.strip() for cell in line.split("|"))
+        keys = re.findall(r"`(.+?)`", keys)
+        values = [ast.literal_eval(text) for text in defaults.split(", ") if text] or [None]
+        stated |= dict(zip(keys, values * len(keys) if len(values) == 1 else values, strict=True))
     config = recipe.default_config().to_dict()
     sections = {f"{name}.{key}": value for name in recipe.SECTIONS for key, value in config.pop(name).items()}
     assert stated == {key: None if value in ((), {}) else value for key, value in (config | sections).items()}

@@ -391,8 +391,9 @@ def _group_metrics(raw: Any, place: Locate) -> tuple[task.GroupMetric, ...]:
         fields = _checked(entry, GROUP_METRIC_FIELDS, what="aggregate_metric_list", place=place, path=f"{path}.")
         if "metric" not in fields:
             _fail(place("aggregate_metric_list"), f"{path} needs the key `metric`, found {_shown(entry)}.")
-        if fields.get("aggregation", "mean") != "mean":
-            _fail(place("aggregation"), f"{path}.aggregation must be 'mean', found {_shown(fields['aggregation'])}.")
+        aggregation = fields.pop("aggregation", "mean")
+        if aggregation != "mean":
+            _fail(place("aggregation"), f"{path}.aggregation must be 'mean', found {_shown(aggregation)}.")
         filters = fields.pop("filter_list", None)
         metrics.append(task.GroupMetric(**fields, filters=None if filters is None else names(filters)))
     return tuple(metrics)

@@ -82,7 +82,10 @@ class FewshotConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """A task. Field names and meanings are lm-eval's YAML fields; `source` is the file that defined it, or "inline"."""
+    """A task. Field names and meanings are lm-eval's YAML fields; `source` is the file that defined it, or "inline".
+
+    `unsafe_code`, `should_decontaminate` and `doc_to_decontamination_query` are only written down with the results.
+    """
 
     task: str
     source: str = "inline"
@@ -130,11 +133,10 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupMetric:
-    """One entry of a group's `aggregate_metric_list`; `filters` None means every filter that the leaves have."""
+    """One entry of a group's `aggregate_metric_list`: a mean. `filters` None: every filter that the leaves have."""
 
     metric: str
     filters: tuple[str, ...] | None = None
-    aggregation: str = "mean"
     weight_by_size: bool = True
 
 

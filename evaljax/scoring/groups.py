@@ -18,13 +18,6 @@ def roll_up(
     return {name: _roll_up_one(config, _leaves(name, groups, results), results) for name, config in groups.items()}
 
 
-def check_group(config: task.GroupConfig) -> None:
-    """Nothing, or TaskError where the group asks for an aggregation other than the mean."""
-    for metric in config.metrics:
-        where = f"group {config.group!r} ({config.source}): metric {metric.metric!r}"
-        lookup.check(["mean"], metric.aggregation, what="aggregation", where=where, error=errors.TaskError)
-
-
 def check_members(
     config: task.GroupConfig, groups: Mapping[str, task.GroupConfig], tasks: Mapping[str, task.TaskConfig]
 ) -> None:
@@ -65,7 +58,6 @@ def unweighted_error(stderrs: Sequence[float]) -> float:
 def _roll_up_one(
     config: task.GroupConfig, leaves: Sequence[str], results: Mapping[str, result.TaskResult]
 ) -> result.GroupResult:
-    check_group(config)
     scores: dict[tuple[str, str], float] = {}
     stderrs: dict[tuple[str, str], float | None] = {}
     counts: dict[tuple[str, str], int] = {}

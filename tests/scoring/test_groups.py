@@ -83,12 +83,6 @@ def test_a_member_without_result_names_the_nearest():
         roll_up([group("g", ["anatmy"], WEIGHTED)], leaf("anatomy", 0.5, 0.1, 10))
 
 
-def test_an_aggregation_other_than_the_mean_is_refused():
-    metric = task.GroupMetric(metric="acc", aggregation="maen")
-    with pytest.raises(errors.TaskError, match=r"metric 'acc': unknown aggregation 'maen'. Did you mean 'mean'\?"):
-        groups.check_group(group("g", ["a"], metric))
-
-
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
