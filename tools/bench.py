@@ -5,8 +5,8 @@
 
 lm-eval runs with its transformers backend in float32 with its default cache on, at the best of the settings in
 `PEER_SETTINGS` (batch size, torch threads), found on a few documents first. Its start-up (reading its task folder,
-about 25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it. evaljax starts
-with an empty compilation cache.
+about 25 s) is part of the whole command, as it is for its user; the ratio without it is printed beside it. evaljax
+starts with an empty compilation cache.
 Exit code 1 where a ratio misses its target. Keep the machine otherwise quiet.
 """
 
