@@ -87,8 +87,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
     Args:
       model: "jax", "torch" (or "hf"), "fake", "module:attribute", or an object with the methods of `evaljax.Backend`.
       model_args: "pretrained=DIR,dtype=float32" or a dictionary; keys are those of `ModelSpec`, and `pretrained`.
-      batch_size: rows a step in the torch backend, sequences that decode at once in the JAX
-        backend; None or "auto": chosen.
+      batch_size: sequences that decode at once in the JAX backend, `ModelSpec.batch_size` of any other; None or
+        "auto": chosen.
       samples: {task: document indices}; other tasks are left out, prompts are those of the full run.
       data_mirror: a folder laid out as the hub (owner/name), looked up before the network.
       trust_task_code: whether `!function` code outside evaljax's own tasks may run.
@@ -188,7 +188,7 @@ def _model_values(model: str | backend_lib.Backend, model_args: Any, batch_size:
     values: dict[str, Any] = {"backend": model}
     for key, value in recipe.mapping(model_args or {}, where="model_args").items():
         values[lookup.find(MODEL_ARGS, key, what="model argument", where="model_args")] = value
-    if isinstance(batch_size, int) and not isinstance(batch_size, bool) and model in ("torch", "hf"):
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool) and model != "jax":
         values["batch_size"] = batch_size
     return values
 

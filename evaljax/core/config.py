@@ -46,7 +46,7 @@ class EngineOptions:
       chunk_length: tokens a row forwards in one step; 0: chosen from the work and the device.
       num_rows: rows a step, each its own stretch of the work; 0: chosen from the device.
       num_slots: sequences that decode at once; 0: chosen from the device.
-      decode_steps: tokens that every slot decodes between two looks of the host.
+      decode_steps: tokens that every slot decodes between two looks of the host; 0: chosen from the device.
       share_prefixes: forward a shared prefix once; False forwards every request alone (slow; for checks).
       allow_nonfinite: count non-finite log-probabilities instead of stopping.
     """
