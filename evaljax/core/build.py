@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from evaljax.core import errors, lookup, task
+from evaljax.core import errors, lookup, request, task
 
 Locate = Callable[[str], str]
 Check = tuple[str, Callable[[Any], bool]]  # what is expected, in words; whether a value is that
@@ -153,7 +153,7 @@ GENERATION_OFF: Mapping[str, Any] = {
     "typical_p": 1.0,
     "min_p": 0.0,
 }
-# lm-eval fields that this version refuses by name, so that none is silently without effect.
+# lm-eval fields that would change what is asked, refused by name: none is silently without effect.
 UNSUPPORTED: Mapping[str, str] = {
     "doc_to_image": "images are not supported",
     "doc_to_audio": "audio is not supported",
@@ -348,7 +348,8 @@ def generation_kwargs(
     if raw is None:
         if output_type != "generate_until":
             return None
-        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": 256, "until": [default_until]}
+        length = request.DEFAULT_MAX_GEN_TOKS
+        return {"temperature": 0.0, "do_sample": False, "max_gen_toks": length, "until": [default_until]}
     place = _place(source, locate)
     own = {key: value for key, value in raw.items() if key not in GENERATION_OFF}
     fields = _checked(own, GENERATION_FIELDS, what="generation_kwargs", place=place, path="generation_kwargs.")

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 
 NUCLEUS_OFF = 1.0
+DEFAULT_MAX_GEN_TOKS = 256
 SHOWN = 60  # characters of a text in a message
 
 
@@ -42,7 +43,7 @@ class Sampling:
     """
 
     until: tuple[str, ...] = ()
-    max_gen_toks: int = 256
+    max_gen_toks: int = DEFAULT_MAX_GEN_TOKS
     temperature: float = 0.0
     top_p: float = NUCLEUS_OFF
     top_k: int = 0

@@ -100,7 +100,7 @@ def encode_prompts(
     for asked in requests:
         if not 1 <= asked.sampling.max_gen_toks < max_length:
             raise errors.ConfigError(
-                f"generation_kwargs: max_gen_toks is {asked.sampling.max_gen_toks}; expected 1 to {max_length - 1}: "
+                f"{request.describe(asked)}: max_gen_toks is {asked.sampling.max_gen_toks}; expected 1 to {max_length - 1}: "
                 f"model.max_length {max_length} holds the prompt too"
             )
     prefix, results = np.asarray([tokenizer.prefix_token_id], np.int32), []

@@ -7,7 +7,6 @@ from evaljax.core import build, errors, request
 
 # The first of these that is given counts.
 LENGTH_KEYS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-DEFAULT_MAX_GEN_TOKS = 256
 
 
 def sampling(
@@ -19,11 +18,12 @@ def sampling(
     `do_sample: true` and no temperature it is 1. `seed` holds unless the task gives its own.
     """
     checked = build.generation_kwargs(generation_kwargs, source=where, default_until=default_until) or {}
+    lengths = (checked[key] for key in LENGTH_KEYS if checked.get(key) is not None)
     temperature = _temperature(checked, where)
     greedy = temperature == 0.0
     return request.Sampling(
         until=tuple(stop for stop in build.names(checked.get("until")) if stop),
-        max_gen_toks=next((checked[key] for key in LENGTH_KEYS if checked.get(key) is not None), DEFAULT_MAX_GEN_TOKS),
+        max_gen_toks=next(lengths, request.DEFAULT_MAX_GEN_TOKS),
         temperature=temperature,
         # Cuts of the distribution do not change its largest entry; dropping them makes equal requests equal.
         top_p=request.NUCLEUS_OFF if greedy else float(_given(checked, "top_p", request.NUCLEUS_OFF)),
