@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from evaljax.core import errors
+from evaljax.engine import gguf_tokenizer
 
 BATCH = 1024  # texts that the tokenizer encodes at once, on all cores
 GENERATION = "generation_config.json"
@@ -112,6 +113,8 @@ def read_tokenizer(path: str, *, revision: str | None = None, add_bos_token: boo
     """
     try:
         backend = _read_backend(path, revision)
+    except errors.EvaljaxError:
+        raise
     except Exception as error:  # transformers raises anything from OSError to KeyError
         raise errors.CheckpointError(f"{path}: cannot read a tokenizer: {type(error).__name__}: {error}") from error
     if not getattr(backend, "is_fast", False):
@@ -148,11 +151,11 @@ def wrap(
 
 def _read_backend(path: str, revision: str | None) -> Any:
     """The Hugging Face tokenizer at `path`."""
-    import transformers
-
     where = pathlib.Path(path)
     if where.is_file():
-        return transformers.PreTrainedTokenizerFast.from_pretrained(str(where.parent), gguf_file=where.name)
+        return gguf_tokenizer.read_backend(where)
+    import transformers
+
     if where.is_dir():
         if not (where / "tokenizer.json").is_file():
             known = ", ".join(sorted(p.name for p in where.iterdir())[:12])

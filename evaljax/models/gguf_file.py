@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evaljax.core import errors, lookup
-from evaljax.models import assemble, config, family, hf_config
+from evaljax.models import assemble, config, family, gguf_reader, hf_config
 from evaljax.models.model import Model
 
 NAMES: dict[family.Path, str] = {
@@ -92,19 +92,7 @@ def read_model(file: pathlib.Path, *, dtype: str) -> Model:
 
 def _read(file: pathlib.Path) -> Contents:
     """The opened file; CheckpointError if it is missing, no GGUF file, or cut short."""
-    if not file.is_file():
-        raise errors.CheckpointError(f"{file}: no such file")
-    try:
-        import gguf
-    except ImportError:
-        raise errors.CheckpointError(
-            f"{file}: reading GGUF needs the gguf package: pip install 'evaljax[gguf]'"
-        ) from None
-    try:
-        reader = gguf.GGUFReader(file)
-        keys = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.")}
-    except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:
-        raise errors.CheckpointError(f"{file}: not a readable GGUF file (cut short?): {error}") from error
+    keys, reader = gguf_reader.read_keys(file, lambda name: not name.startswith("tokenizer."))
     return Contents(str(file), keys, {tensor.name: tensor for tensor in reader.tensors})
 
 

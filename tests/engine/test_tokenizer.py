@@ -156,11 +156,10 @@ def test_a_missing_or_failing_chat_template_is_an_error_that_names_the_model() -
 def test_a_gguf_file_holds_the_tokenizer_of_its_folder_form(test_models: pathlib.Path) -> None:
     if not (test_models / "smollm2.gguf").is_file():
         pytest.skip("no smollm2.gguf beside the folder")
-    pytest.importorskip("torch")
     pytest.importorskip("gguf")
     folder = tokenizer.read_tokenizer(str(test_models / "smollm2"))
     file = tokenizer.read_tokenizer(str(test_models / "smollm2.gguf"))
-    text = "Hello  world's 日本語 123\n\n x\t<|im_start|>user"
+    text = "Hello  world's 日本語  123 4.5\n\n x\t<|im_start|>user"
     assert file.encode(text) == folder.encode(text)
     assert (file.prefix_token_id, file.eos_token_ids) == (folder.prefix_token_id, folder.eos_token_ids)
 
