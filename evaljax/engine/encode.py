@@ -98,9 +98,10 @@ def encode_prompts(
             f"model.max_length is {max_length}; generation needs 2 or more, a prompt and what follows"
         )
     for asked in requests:
-        if not 1 <= asked.sampling.max_gen_toks < max_length:
+        asks = asked.sampling.max_gen_toks
+        if not 1 <= asks < max_length:
             raise errors.ConfigError(
-                f"{request.describe(asked)}: max_gen_toks is {asked.sampling.max_gen_toks}; expected 1 to {max_length - 1}: "
+                f"{request.describe(asked)}: max_gen_toks is {asks}; expected 1 to {max_length - 1}: "
                 f"model.max_length {max_length} holds the prompt too"
             )
     prefix, results = np.asarray([tokenizer.prefix_token_id], np.int32), []
