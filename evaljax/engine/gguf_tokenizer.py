@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaljax.core import errors, lookup
+from evaljax.engine import hf_library
 from evaljax.models import gguf_reader
 
 PREFIX = "tokenizer.ggml."
@@ -46,8 +47,7 @@ def read_backend(file: pathlib.Path) -> Any:
     """
     keys, _ = gguf_reader.read_keys(file, lambda name: name.startswith("tokenizer."))
     found = {name.removeprefix(PREFIX): value for name, value in keys.items()}
-    import transformers  # after the file: its import takes seconds
-
+    transformers = hf_library.load_transformers()  # after the file: it takes seconds
     if found.get("model") != "gpt2" or found.get("pre") not in SPLITS:
         _refuse_without_torch(file, found)
         return transformers.PreTrainedTokenizerFast.from_pretrained(str(file.parent), gguf_file=file.name)
@@ -64,7 +64,7 @@ def _refuse_without_torch(file: pathlib.Path, found: Mapping[str, Any]) -> None:
     """Nothing where torch is installed."""
     if importlib.util.find_spec("torch") is None:
         raise errors.CheckpointError(
-            f"{file}: the tokenizer inside a GGUF file of model {found.get('model')!r} and pre {found.get('pre')!r} needs "
+            f"{file}: the tokenizer inside a GGUF file of model {found.get('model')!r}, pre {found.get('pre')!r} needs "
             f"torch; only byte-level BPE ('gpt2') with pre {lookup.listing(SPLITS)} is read without. Install it: "
             "pip install 'evaljax[torch]' (from a clone: pip install -e '.[torch]'), or name a tokenizer folder: "
             "model.tokenizer=FOLDER."

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evaljax.core import errors
-from evaljax.engine import gguf_tokenizer
+from evaljax.engine import gguf_tokenizer, hf_library
 
 BATCH = 1024  # texts that the tokenizer encodes at once, on all cores
 GENERATION = "generation_config.json"
@@ -154,8 +154,7 @@ def _read_backend(path: str, revision: str | None) -> Any:
     where = pathlib.Path(path)
     if where.is_file():
         return gguf_tokenizer.read_backend(where)
-    import transformers
-
+    transformers = hf_library.load_transformers()
     if where.is_dir():
         if not (where / "tokenizer.json").is_file():
             known = ", ".join(sorted(p.name for p in where.iterdir())[:12])
