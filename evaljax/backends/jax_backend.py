@@ -1,6 +1,7 @@
 """The JAX backend: text in, the engine's answers out. Weights are read for the first question, so a plan needs none."""
 
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from evaljax.backends import opening
 from evaljax.core import config, errors, progress, request
 from evaljax.engine import encode, failure, generate, loglikelihood, tokenizer, trie
 from evaljax.engine import plan as plans
-from evaljax.models import checkpoint
+from evaljax.models import checkpoint, hub
 from evaljax.models import config as model_config
 from evaljax.models import model as models
 
@@ -52,11 +53,13 @@ class JaxBackend:
     def open(cls, spec: config.ModelSpec, engine: config.EngineOptions, progress: progress.Progress) -> "JaxBackend":
         """The backend for `spec.path` (see `ModelSpec`): reads configuration and tokenizer, no weights."""
         source = opening.find_model(spec.path)
+        hub.check_available(source, revision=spec.revision)
+        model_config = checkpoint.read_config(source, revision=spec.revision)  # first: it says what `source` is
         return cls(
             spec=spec,
             source=source,
             tokenizer=opening.read_tokenizer(spec, source),
-            model_config=checkpoint.read_config(source, revision=spec.revision),
+            model_config=model_config,
             options=engine,
             report=progress,
         )
@@ -103,13 +106,7 @@ class JaxBackend:
             )
         self._note("generate_until", figures)
         return [
-            request.GenerateResponse(
-                text=text.text,
-                num_tokens=text.num_tokens,
-                finish_reason=text.finish_reason,
-                num_truncated=prompt.num_truncated,
-                unfinished_thought=text.unfinished_thought,
-            )
+            dataclasses.replace(text, num_truncated=prompt.num_truncated)
             for text, prompt in zip(texts, prompts, strict=True)
         ]
 
@@ -169,7 +166,7 @@ class JaxBackend:
 
     def _score(
         self, kind: str, encoded: Sequence[encode.Encoded], owners: Sequence[request.Request], num_requests: int
-    ) -> list[tuple[float, bool]]:
+    ) -> Sequence[tuple[float, bool]]:
         """(log-probability, greedy) of each sequence; an error names the sequence's request."""
         opening.check_ids([sequence.tokens for sequence in encoded], owners, self.config.vocab_size)
         if not encoded:
@@ -177,7 +174,7 @@ class JaxBackend:
         with self._naming(owners):
             answers, figures = loglikelihood.score(self.model, encoded, progress=self.report, **self._policy)
         self._note(kind, {**figures, "requests": num_requests})
-        return [(answer.logprob, answer.is_greedy) for answer in answers]
+        return answers
 
     def _prompts(self, requests: Sequence[request.GenerateRequest]) -> list[encode.Prompt]:
         """The prompts of the requests, cut so that what may be generated fits too."""

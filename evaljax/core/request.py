@@ -91,6 +91,7 @@ class RollingResponse:
 class GenerateResponse:
     """`text` without the prompt and without the model's thought, cut before the first stop string.
 
+    `num_tokens`: those it took, the one that ended it included. `num_truncated`: tokens cut from the prompt's left.
     `unfinished_thought`: the generation ended before the thought did, so there is no answer: `text` is empty.
     """
 

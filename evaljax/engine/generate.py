@@ -35,19 +35,6 @@ class Tokenizer(stops.Detokenizer, Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Generated:
-    """`text` cut before the first stop; `num_tokens` counts the tokens it took, the one that ended it included.
-
-    `unfinished_thought`: it ended before the model's thought did; `text` is empty.
-    """
-
-    text: str
-    num_tokens: int
-    finish_reason: request.FinishReason
-    unfinished_thought: bool = False
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
     """One generation to do, and the place of its request, which errors name."""
@@ -104,10 +91,11 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
     max_length: int,
     precision: str,
     progress: progress.Progress = progress.silent,
-) -> tuple[list[Generated], dict[str, Any]]:
+) -> tuple[list[request.GenerateResponse], dict[str, Any]]:
     """What follows each prompt (token ids), in request order, and figures of the run.
 
-    A prompt together with its `max_gen_toks` must fit into `max_length`: truncation is the caller's (`encode`).
+    A prompt together with its `max_gen_toks` must fit into `max_length`: truncation, and the note of it in the
+    response, is the caller's (`encode`).
     Requests that ask the same are answered once.
     """
     _check_prompts(prompts, samplings, max_length)
@@ -146,7 +134,7 @@ class _Run:
         self.cache = decode.blank(model.config, self.shape.num_slots, self.shape.length, dtype)
         self.slots, self.policies = _vacant(self.shape.num_slots, sorted(tokenizer.eos_token_ids))
         self.occupants: dict[int, _Occupant] = {}
-        self.results: dict[int, Generated] = {}
+        self.results: dict[int, request.GenerateResponse] = {}
         self.figures = _Figures()
 
     def fill(self) -> None:
@@ -246,7 +234,7 @@ class _Run:
             end = occupant.watch.unstopped(ids)
         stopped = end.found or ids[-1] in self.tokenizer.eos_token_ids
         reason = request.FinishReason.STOP if stopped else request.FinishReason.LENGTH
-        self.results[occupant.job] = Generated(
+        self.results[occupant.job] = request.GenerateResponse(
             text=end.text,
             num_tokens=end.num_tokens,
             finish_reason=reason,

@@ -74,7 +74,7 @@ def text_of(ids: list[int]) -> str:
     return "".join(f"{i} " for i in ids)
 
 
-def run(prompts: list[np.ndarray], samplings: list[request.Sampling], **kwargs: Any) -> list[generate.Generated]:
+def run(prompts: list[np.ndarray], samplings: list[request.Sampling], **kwargs: Any) -> list[request.GenerateResponse]:
     return run_with_figures(prompts, samplings, **kwargs)[0]
 
 
@@ -87,7 +87,7 @@ def run_with_figures(
     max_length: int = MAX_LENGTH,
     progress: Any = None,
     **options: Any,
-) -> tuple[list[generate.Generated], dict[str, Any]]:
+) -> tuple[list[request.GenerateResponse], dict[str, Any]]:
     return generate.generate(
         model.of(module()),
         prompts,
@@ -119,7 +119,7 @@ def test_greedy_texts_equal_the_plain_loop_token_for_token(num_slots: int) -> No
     counts = np.random.default_rng(num_slots).integers(1, 14, 20).tolist()
     answers = run(prompts, [request.Sampling(max_gen_toks=n) for n in counts], num_slots=num_slots)
     for prompt, count, answer in zip(prompts, counts, answers, strict=True):
-        assert answer == generate.Generated(text_of(plain_greedy(prompt, count)), count, LENGTH)
+        assert answer == request.GenerateResponse(text_of(plain_greedy(prompt, count)), count, LENGTH)
 
 
 def test_order_slot_count_and_sharing_change_no_text() -> None:
@@ -164,7 +164,7 @@ def test_end_of_sequence_at_the_first_token_is_an_empty_text() -> None:
     prompt = np.array([2, 7, 1, 8], np.int32)
     first = plain_greedy(prompt, 1)[0]
     answers = run([prompt], [request.Sampling(max_gen_toks=8)], reader=Numbers(eos=first))
-    assert answers == [generate.Generated("", 1, STOP)]
+    assert answers == [request.GenerateResponse("", 1, STOP)]
 
 
 def test_end_of_sequence_ends_a_text_and_does_not_show() -> None:
@@ -187,13 +187,13 @@ def test_a_stop_string_across_tokens_cuts_to_the_character(decode_steps: int) ->
     expected = text_of(ids).partition(stop)[0]
     sampling = request.Sampling(max_gen_toks=10, until=("never", stop))
     answer = run([prompt], [sampling], decode_steps=decode_steps)[0]
-    assert answer == generate.Generated(expected, 7, STOP)
+    assert answer == request.GenerateResponse(expected, 7, STOP)
 
 
 def test_a_stop_at_the_first_character_is_an_empty_text() -> None:
     prompt = np.array([2, 7, 1, 8], np.int32)
     stop = str(plain_greedy(prompt, 1)[0])
-    assert run([prompt], [request.Sampling(max_gen_toks=9, until=(stop,))]) == [generate.Generated("", 1, STOP)]
+    assert run([prompt], [request.Sampling(max_gen_toks=9, until=(stop,))]) == [request.GenerateResponse("", 1, STOP)]
 
 
 def test_real_texts_stop_alike_however_often_the_host_looks(byte_tokenizer: tokenizer.Tokenizer) -> None:
