@@ -8,15 +8,17 @@ import numpy as np
 
 from evaljax.core import config, errors, request
 from evaljax.engine import encode, tokenizer
+from evaljax.models import hub
 
 DEMO = pathlib.Path(__file__).parent.parent / "demo"
 SHOWN = 60  # characters of a request in a message
 
 
-def find_model(path: str) -> str:
-    """The folder, file or hub id that `model.path` means: "demo" is the model inside the package, "~" the home folder.
+def find_model(path: str, key: str = "model.path") -> str:
+    """The folder, file or hub id that `path` means: "demo" is the model inside the package, "~" the home folder.
 
-    Raises CheckpointError for what looks like a path and does not exist, before any hub is asked.
+    Raises CheckpointError, which names `key`, for what looks like a path and does not exist, before any hub is asked,
+    and for a file that no model or tokenizer is read from.
     """
     if path == "demo":
         return str(DEMO)
@@ -24,8 +26,12 @@ def find_model(path: str) -> str:
         place = pathlib.Path(path).expanduser()
         found = bool(path) and place.exists()
     except (OSError, RuntimeError, ValueError) as error:  # no permission, a name too long; no such user's home
-        raise errors.CheckpointError(f"model.path={path[:SHOWN]!r}: cannot be looked up: {error}") from error
+        raise errors.CheckpointError(f"{key}={path[:SHOWN]!r}: cannot be looked up: {error}") from error
     if found:
+        if place.is_file() and place.suffix != ".gguf":
+            raise errors.CheckpointError(
+                f"{key}={path!r} is a file; give the folder that holds it, {str(place.parent)!r}, or a .gguf file."
+            )
         return str(place)
     parts = path.split("/")
     looks_local = (
@@ -35,7 +41,7 @@ def find_model(path: str) -> str:
         parent = next((folder for folder in place.parents if folder.is_dir()), pathlib.Path())
         names = ", ".join(sorted(entry.name for entry in parent.iterdir())[:12])
         raise errors.CheckpointError(
-            f"model.path={path!r}: no such folder or file; {parent} exists and holds: {names or 'nothing'}"
+            f"{key}={path!r}: no such folder or file; {parent} exists and holds: {names or 'nothing'}"
         )
     return path
 
@@ -44,7 +50,9 @@ def read_tokenizer(spec: config.ModelSpec, source: str) -> tokenizer.Tokenizer:
     """The tokenizer that `spec` names, else that of the model at `source`."""
     if spec.tokenizer is None:
         return tokenizer.read_tokenizer(source, revision=spec.revision, add_bos_token=spec.add_bos_token)
-    return tokenizer.read_tokenizer(find_model(spec.tokenizer), add_bos_token=spec.add_bos_token)
+    named = find_model(spec.tokenizer, "model.tokenizer")
+    hub.check_available(named, key="model.tokenizer")
+    return tokenizer.read_tokenizer(named, add_bos_token=spec.add_bos_token)
 
 
 def max_length(spec: config.ModelSpec, own: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from evaljax.backends import opening
 from evaljax.core import config, errors, progress, request
 from evaljax.engine import encode, stops, tokenizer
+from evaljax.models import hub
 
 LENGTH_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")
 
@@ -40,15 +41,18 @@ class TorchBackend:
         """The backend for `spec.path` (a Hugging Face folder or hub id): reads configuration and tokenizer."""
         if importlib.util.find_spec("torch") is None:
             raise errors.ConfigError(
-                f'model.backend={spec.backend!r} needs torch, which is not installed: pip install "evaljax[torch]"'
+                f"model.backend={spec.backend!r} needs torch, which is not installed: "
+                "pip install 'evaljax[torch]' (from a clone: pip install -e '.[torch]')."
             )
         import transformers
 
         source = opening.find_model(spec.path)
         if pathlib.Path(source).exists() and not (pathlib.Path(source) / "config.json").is_file():
             raise errors.CheckpointError(
-                f"model.path={spec.path!r}: no config.json; the torch backend reads Hugging Face folders and hub ids"
+                f"model.path={spec.path!r}: no config.json; the torch backend reads Hugging Face folders and hub ids."
+                f"{hub.inner_models(pathlib.Path(source))}"
             )
+        hub.check_available(source, revision=spec.revision)
         try:
             hf_config = transformers.AutoConfig.from_pretrained(source, revision=spec.revision)
         except (OSError, ValueError, KeyError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from evaljax.core import errors, lookup
-from evaljax.models import config
+from evaljax.models import config, hub
 
 T = TypeVar("T")
 # Keys that change no logit: bookkeeping, token ids, training-time rates, generation and implementation choices.
@@ -65,7 +65,10 @@ def load_config(folder: pathlib.Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise errors.CheckpointError(f"{folder}: no config.json; expected a Hugging Face model folder") from None
+        inner = hub.inner_models(folder)
+        raise errors.CheckpointError(
+            f"{folder}: no config.json; expected a Hugging Face model folder.{inner}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise errors.CheckpointError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(raw, dict):

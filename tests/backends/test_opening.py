@@ -31,6 +31,16 @@ def test_what_looks_like_a_path_and_does_not_exist_is_named(name):
         opening.find_model(name)
 
 
+def test_a_file_that_is_no_model_is_answered_with_its_folder(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    message = f"model.path='{file}' is a file; give the folder that holds it, '{tmp_path}', or a .gguf file"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening.find_model(str(file))
+    with pytest.raises(errors.CheckpointError, match=r"model\.tokenizer='.*' is a file; give the folder"):
+        opening.read_tokenizer(config.ModelSpec(tokenizer=str(file)), "")
+
+
 @pytest.mark.parametrize("name", ["~surely-no-such-user/model", "x" * 5000])
 def test_what_cannot_be_looked_up_is_named(name):
     with pytest.raises(errors.CheckpointError, match=f"model.path='{name[:20]}.*': cannot be looked up"):

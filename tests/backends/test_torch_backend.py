@@ -54,7 +54,7 @@ def test_a_batch_generates_what_each_prompt_generates_alone(tiny_model):
 def test_without_torch_the_error_says_what_to_install(tiny_model, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        errors.ConfigError, match=r'needs torch, which is not installed: pip install "evaljax\[torch\]"'
+        errors.ConfigError, match=r"needs torch, which is not installed: pip install .* \(from a clone: pip install -e"
     ):
         open_torch(tiny_model)
 
