@@ -152,7 +152,7 @@ def evaluate(  # noqa: PLR0913 - lm-eval's signature
     """
     _refuse_unsupported(locals())
     tasks = task_dict.get("tasks", task_dict) if isinstance(task_dict, Mapping) else None
-    if not isinstance(tasks, Mapping) or not all(isinstance(item, load.Task) for item in tasks.values()):
+    if not isinstance(tasks, Mapping) or {type(item) for item in tasks.values()} != {load.Task}:
         raise errors.ConfigError(f"task_dict: expected what TaskManager.load returns, found {task_dict!r:.200}.")
     loaded = load.LoadedTasks(dict(tasks), dict(task_dict.get("groups", {}) if tasks is not task_dict else {}))
     config = recipe.run_config(
