@@ -51,7 +51,7 @@ class TaskIndex:
         """The entry of `name`, or a `TaskError` that names the nearest one or the broken file that defines it."""
         for twice, first, second in self.duplicates:
             if twice == name:
-                raise errors.TaskError(_duplicate_message(twice, first, second))
+                raise errors.TaskError(f"the name {name!r} is defined twice: in {first} and in {second}.")
         if name in self.entries:
             return self.entries[name]
         for path, message in self.broken.items():
@@ -63,21 +63,16 @@ class TaskIndex:
         )
 
 
-def build_index(roots: Sequence[pathlib.Path | str], *, strict: bool = False) -> TaskIndex:
+def build_index(roots: Sequence[pathlib.Path | str]) -> TaskIndex:
     """The index of all YAML files under `roots`; a later root's name replaces an earlier root's.
 
-    With `strict`, a file that cannot be read or meant and a name given twice inside one root are errors at once;
-    without it they wait until somebody asks for that name.
+    A file that cannot be read or meant, and a name given twice inside one root, are errors when somebody asks for them.
     """
     entries: dict[str, Entry] = {}
     broken: dict[pathlib.Path, str] = {}
     duplicates: dict[str, tuple[str, pathlib.Path, pathlib.Path]] = {}
     for root in roots:
         here, bad, twice = _read_root(pathlib.Path(root).expanduser())
-        if strict and bad:
-            raise errors.TaskError(next(iter(bad.values())))
-        if strict and twice:
-            raise errors.TaskError(_duplicate_message(*twice[0]))
         broken.update(bad)
         for name in here:
             duplicates.pop(name, None)
@@ -158,10 +153,6 @@ def _with_tags(here: dict[str, Entry], earlier: Mapping[str, Entry]) -> dict[str
         before = earlier[tag].members if tag in earlier else ()
         merged[tag] = Entry(name=tag, kind="tag", members=tuple(sorted({*before, *names})))
     return merged
-
-
-def _duplicate_message(name: str, first: pathlib.Path, second: pathlib.Path) -> str:
-    return f"the name {name!r} is defined twice: in {first} and in {second}."
 
 
 def _mentions(path: pathlib.Path, name: str) -> bool:
