@@ -77,7 +77,7 @@ def _byte_level_bpe(file: pathlib.Path, found: Mapping[str, Any], tokens: Sequen
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     pre, split = found["pre"], SPLITS[found["pre"]]
-    merges = [tuple(merge.split(" ")) for merge in _texts(file, found, "merges")]
+    merges: list[Any] = [tuple(merge.split(" ")) for merge in _texts(file, found, "merges")]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     try:
         built = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in LLAMA))
