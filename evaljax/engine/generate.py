@@ -9,6 +9,7 @@ Texts depend on their request alone: not on the slot, the number of slots, the o
 """
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
@@ -96,19 +97,18 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
 
     A prompt together with its `max_gen_toks` must fit into `max_length`: truncation, and the note of it in the
     response, is the caller's (`encode`).
-    Requests that ask the same are answered once.
+    Requests that ask the same are answered once. `progress` hears of prompts' tokens forwarded, and of generated tokens
+    out of the most that there can be: a text that has ended counts as if it had used all of its own.
     """
     _check_prompts(prompts, samplings, max_length)
     places, jobs = _jobs(prompts, samplings, repeats, tokenizer, once=options.share_prefixes)
     if not jobs:
         return [], {"requests": 0, "executables": 0, "compile_seconds": 0.0}
     with numerics.matmul_precision(precision):
-        run = _Run(model, jobs, tokenizer, options, max_length)
+        run = _Run(model, jobs, tokenizer, options, max_length, progress=progress)
         run.fill()
-        counts = np.bincount(places, minlength=len(jobs))
         while run.occupants:
             run.advance()
-            progress("generate", int(sum(counts[job] for job in run.results)), len(prompts), "requests")
             run.fill()
     return [run.results[place] for place in places], {"requests": len(prompts), **run.report()}
 
@@ -117,13 +117,22 @@ class _Run:
     """One call of `generate`: the caches, what each slot is doing, what is left in the queue."""
 
     def __init__(
-        self, model: model.Model, jobs: list[_Job], tokenizer: Tokenizer, options: config.EngineOptions, max_length: int
+        self,
+        model: model.Model,
+        jobs: list[_Job],
+        tokenizer: Tokenizer,
+        options: config.EngineOptions,
+        max_length: int,
+        *,
+        progress: progress.Progress,
     ):
         device = jax.devices()[0]
         self.model, self.jobs, self.tokenizer, self.options = model, jobs, tokenizer, options
         self.shape = _shape(model, jobs, options, max_length, device)
         costs = [job.prompt.size + job.sampling.max_gen_toks for job in jobs]
         queue = schedule.order([job.prompt for job in jobs], costs, share=options.share_prefixes)
+        self.progress, self.limits = progress, [job.sampling.max_gen_toks for job in jobs]
+        self.prompt_tokens = _to_prefill([jobs[place].prompt[:-1] for place in queue], share=options.share_prefixes)
         self.queue = queue[::-1]  # the next one last
         self.num_steps = options.decode_steps or _DECODE_STEPS.get(device.platform, _DECODE_STEPS_ACCELERATOR)
         self.chunk_lengths = schedule.chunk_lengths(device.platform, options.chunk_length)
@@ -174,6 +183,8 @@ class _Run:
             occupant.token_ids.extend(out[slot, : new[slot]].tolist())
             self._finish(slot, occupant)
         self.figures.decode_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
+        going = sum(len(occupant.token_ids) for occupant in self.occupants.values())
+        self.progress("generate", going + sum(self.limits[job] for job in self.results), sum(self.limits), "tokens")
 
     def report(self) -> dict[str, Any]:
         """The figures of the run."""
@@ -203,6 +214,7 @@ class _Run:
             )
             self.figures.prefill_tokens += end - begin
             self.figures.forward_tokens += length
+            self.progress("prefill", self.figures.prefill_tokens, self.prompt_tokens, "tokens")
         self.path_ids = token_ids
 
     def _occupy(self, slot: int, job: int) -> None:
@@ -283,6 +295,14 @@ def _jobs(
             jobs.append(_Job(index=index, prompt=ids, sampling=sampling_, repeat=repeat, until=until))
         places.append(known[key])
     return places, jobs
+
+
+def _to_prefill(prompts: Sequence[np.ndarray], *, share: bool) -> int:
+    """How many tokens of the prompts, in this order, must be forwarded."""
+    total = sum(prompt.size for prompt in prompts)
+    if share:
+        total -= sum(trie.common_prefix(before, prompt) for before, prompt in itertools.pairwise(prompts))
+    return total
 
 
 def _shape(

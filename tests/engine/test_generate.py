@@ -232,8 +232,12 @@ def test_figures_and_progress_tell_what_was_done() -> None:
         num_slots=2,
         decode_steps=6,
     )
-    assert seen[-1] == ("generate", 9, 9, "requests")
-    assert [done for _, done, _, _ in seen] == sorted(done for _, done, _, _ in seen)
+    prefill, generated = ([said for said in seen if said[0] == label] for label in ("prefill", "generate"))
+    assert prefill[-1] == ("prefill", figures["prefill_tokens"], figures["prefill_tokens"], "tokens")
+    assert generated[0] == ("generate", 2 * 6, 63, "tokens")  # two slots, six steps
+    assert generated[-1] == ("generate", 63, 63, "tokens")
+    for told in (prefill, generated):
+        assert [done for _, done, _, _ in told] == sorted({done for _, done, _, _ in told})
     assert figures["generated_tokens"] == sum(answer.num_tokens for answer in answers) == 63
     assert figures["num_slots"] == 2
     assert figures["cache_length"] == 128
@@ -241,6 +245,22 @@ def test_figures_and_progress_tell_what_was_done() -> None:
     assert figures["decode_steps"] >= 63 / 2
     _, again = run_with_figures(prompts, [request.Sampling(max_gen_toks=7)] * 9, num_slots=2, decode_steps=6)
     assert again["executables"] == 0
+
+
+def test_progress_counts_a_text_that_ended_early_as_if_it_had_used_all_its_tokens() -> None:
+    seen: list[tuple[int, int]] = []
+    prompts = random_prompts(31, 3)
+    first = run(prompts, [request.Sampling(max_gen_toks=40)] * 3)
+    stop = first[0].text[4:8]
+    answers, _ = run_with_figures(
+        prompts,
+        [request.Sampling(max_gen_toks=40, until=(stop,))] * 3,
+        progress=lambda label, done, total, unit: seen.append((done, total)) if label == "generate" else None,
+        num_slots=3,
+        decode_steps=8,
+    )
+    assert min(answer.num_tokens for answer in answers) < 16
+    assert seen[-1] == (120, 120)
 
 
 def test_every_transfer_is_explicit() -> None:
