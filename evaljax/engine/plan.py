@@ -101,7 +101,7 @@ class Plan:
             "request_tokens": self.request_tokens,
             "unique_tokens": self.unique_tokens,
             "forward_tokens": self.forward_tokens,
-            "efficiency": round(self.forward_tokens / self.unique_tokens, 4) if self.unique_tokens else 1.0,
+            "forwarded_per_unique": round(self.forward_tokens / self.unique_tokens, 4) if self.unique_tokens else 1.0,
             "shapes": [{"executable": "forward", **forward}, {"executable": "reduce", **reduce}],
             "buckets": {"forward": self.num_steps, "reduce": len(self.calls)},
         }

@@ -115,7 +115,7 @@ def test_figures_count_what_a_request_at_a_time_engine_forwards_and_what_this_on
     assert figures["request_tokens"] == 12
     assert figures["unique_tokens"] == 5
     assert figures["forward_tokens"] == 64
-    assert figures["efficiency"] == 12.8
+    assert figures["forwarded_per_unique"] == 12.8
     assert figures["shapes"][0] == {"executable": "forward", "rows": 1, "tokens": 64, "cache": 256}
 
 
@@ -123,7 +123,7 @@ def test_nothing_to_do_is_a_plan_without_steps() -> None:
     job = plan.plan_loglikelihood([], options=OPTIONS, max_length=2048)
     assert job.num_steps == 0
     assert job.calls == ()
-    assert job.summary()["efficiency"] == 1.0
+    assert job.summary()["forwarded_per_unique"] == 1.0
 
 
 def test_options_choose_chunk_length_and_rows() -> None:
