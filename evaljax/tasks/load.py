@@ -229,9 +229,26 @@ def _with_run_options(config: task.TaskConfig, num_fewshot: int | None, gen_kwar
         shots = num_fewshot
     generation = config.generation_kwargs
     if gen_kwargs and config.output_type == "generate_until":
+        _check_heard(config, gen_kwargs)
         where = f"gen_kwargs (task {config.task!r})"
         generation = build.generation_kwargs({**(generation or {}), **gen_kwargs}, source=where)
     return dataclasses.replace(config, num_fewshot=shots, generation_kwargs=generation)
+
+
+def _check_heard(config: task.TaskConfig, gen_kwargs: Raw) -> None:
+    """Nothing; a TaskError where the user asks for sampling and the task's own `do_sample: false` would outdo that.
+
+    In a task's file lm-eval's rule stands: `do_sample: false` is greedy whatever the temperature.
+    """
+    if gen_kwargs.get("do_sample") is not None or (config.generation_kwargs or {}).get("do_sample") is not False:
+        return
+    asked = {key: gen_kwargs[key] for key in ("temperature", "top_p", "top_k") if gen_kwargs.get(key) is not None}
+    if asked.get("temperature", 0) > 0 or asked.get("top_p", 1) < 1 or asked.get("top_k", 0) > 1:
+        given = ", ".join(f"{key}={value}" for key, value in asked.items())
+        raise errors.TaskError(
+            f"task {config.task!r} ({config.source}) says do_sample: false, so it stays greedy whatever gen_kwargs "
+            f"({given}) say; add do_sample=True to gen_kwargs to sample."
+        )
 
 
 def _flat(specs: Any) -> list[str | Raw]:

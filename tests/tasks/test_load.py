@@ -3,6 +3,7 @@
 import pytest
 
 from evaljax.core import errors, task
+from evaljax.tasks import generation
 
 LEAST = {"dataset_path": "d", "test_split": "test", "output_type": "multiple_choice"}
 
@@ -180,6 +181,25 @@ def test_a_task_that_is_a_class_is_refused_with_the_reason(folder):
     folder.text("c.yaml", "task: c\nclass: !function code.Task\n")
     with pytest.raises(errors.TaskError, match="task 'c': tasks that are a Python class are not supported"):
         folder.load("c")
+
+
+@pytest.mark.parametrize("asked", [{"temperature": 5}, {"top_p": 0.9}, {"top_k": 40}])
+@pytest.mark.parametrize("own", [None, {"do_sample": False, "until": ["x"]}])
+def test_gen_kwargs_that_a_task_would_not_heed_are_refused(folder, asked, own):
+    fields = {"output_type": "generate_until", **({"generation_kwargs": own} if own else {})}
+    folder.toy(**fields)
+    message = r"task 'toy' \(.*toy\.yaml\) says do_sample: false, .* add do_sample=True to gen_kwargs to sample"
+    with pytest.raises(errors.TaskError, match=message):
+        folder.load("toy", gen_kwargs=asked)
+    heard = folder.load("toy", gen_kwargs={**asked, "do_sample": True}).tasks["toy"].config
+    assert heard.generation_kwargs["do_sample"] is True
+    folder.load("toy", gen_kwargs={"temperature": 0, "top_k": 1, "top_p": 1.0})
+
+
+def test_a_tasks_own_temperature_beside_do_sample_false_stays_greedy(folder):
+    own = {"do_sample": False, "temperature": 0.7, "until": ["x"]}
+    config = folder.toy(output_type="generate_until", generation_kwargs=own).config
+    assert generation.sampling(config.generation_kwargs, where="").temperature == 0.0
 
 
 def test_gen_kwargs_are_checked_where_no_task_generates(folder):
