@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from evaljax.core import errors, lookup, task
-from evaljax.tasks import parquet_folder
+from evaljax.tasks import hub_data, parquet_folder
 
 # The readers of `datasets` that take data_files and are no data set of their own.
 FILE_READERS = ("json", "csv", "parquet", "text", "arrow", "xml")
@@ -113,6 +113,7 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
     import datasets  # takes seconds to import, and many runs do without
 
     if "data_files" in kwargs:
+        _check_files(config, kwargs)
         kwargs["data_files"] = _map_files(kwargs["data_files"], mirror, _home(config))
     if config.dataset_path in FILE_READERS:
         path, folder = str(config.dataset_path), None
@@ -121,13 +122,15 @@ def _load(config: task.TaskConfig, mirror: pathlib.Path | None) -> Mapping[str, 
         path = str(folder or config.dataset_path)
     if folder is not None:
         kwargs.pop("revision", None)
+    from_hub = folder is None and path not in FILE_READERS
     try:
-        with _quiet_datasets():
+        with _quiet_datasets(), hub_data.asked_once(path) if from_hub else contextlib.nullcontext():
             loaded = datasets.load_dataset(path, config.dataset_name, **kwargs)
     except Exception as error:  # `datasets` raises many kinds; each means that there are no documents
         looked = f" It is not in the mirror {mirror}." if mirror is not None and folder is None else ""
         raise errors.DataError(
             f"task {config.task!r}: {_described(config)} cannot be read: {_reason(error)}{looked}"
+            f"{hub_data.ways_out(error)}"
         ) from error
     if not isinstance(loaded, Mapping):
         raise errors.DataError(
@@ -141,7 +144,9 @@ def _reason(error: BaseException) -> str:
     """What went wrong, where `datasets` says only that something did."""
     if type(error).__name__ == "DatasetGenerationError" and error.__cause__ is not None:
         error = error.__cause__
-    return "a file is empty." if isinstance(error, StopIteration) else f"{type(error).__name__}: {error}"
+    if isinstance(error, StopIteration):
+        return "a file is empty."
+    return f"{type(error).__name__}: {error}".rstrip(". ") + "."
 
 
 def _custom(config: task.TaskConfig, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -158,6 +163,27 @@ def _custom(config: task.TaskConfig, kwargs: Mapping[str, Any]) -> Mapping[str, 
             f"task {config.task!r}: custom_dataset must return documents by split, found {type(loaded).__name__}."
         )
     return loaded
+
+
+def _check_files(config: task.TaskConfig, kwargs: Mapping[str, Any]) -> None:
+    """Nothing; a `DataError` for a file given by a relative path that is neither beside the task file nor here."""
+    if config.dataset_path not in FILE_READERS or "data_dir" in kwargs:
+        return  # relative to the data set
+    for name in _file_names(kwargs["data_files"]):
+        is_pattern = any(mark in name for mark in "*?[{")
+        if "://" in name or is_pattern or pathlib.Path(name).exists():
+            continue
+        beside = _home(config) / name  # `name` itself where it is absolute
+        if not beside.exists():
+            raise errors.DataError(f"task {config.task!r}: there is no data file {beside}.")
+
+
+def _file_names(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _file_names(inner)
 
 
 def _map_files(value: Any, mirror: pathlib.Path | None, home: pathlib.Path) -> Any:

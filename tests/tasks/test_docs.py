@@ -144,9 +144,38 @@ def test_hub_addresses_of_data_files_are_found_in_the_mirror(folder):
     assert docs._map_files(other, hub, folder.root) == other
 
 
-def test_a_file_that_does_not_exist_is_a_data_error(folder):
-    folder.toy(dataset_path="json", dataset_kwargs={"data_files": {"test": "absent.jsonl"}})
-    with pytest.raises(errors.DataError, match=r"task 'toy': json cannot be read: FileNotFoundError"):
+@pytest.mark.parametrize("files", ["absent.jsonl", ["absent.jsonl"], {"test": "absent.jsonl"}])
+def test_a_file_that_does_not_exist_is_named_where_it_is_looked_for_first(folder, files):
+    folder.toy(dataset_path="json", dataset_kwargs={"data_files": files})
+    with pytest.raises(errors.DataError, match=rf"task 'toy': there is no data file {folder.root}/absent\.jsonl\."):
+        documents(folder).split("test")
+
+
+def test_a_file_in_the_current_folder_is_read_where_none_is_beside_the_task(folder, monkeypatch):
+    (folder.root / "elsewhere").mkdir()
+    folder.jsonl("elsewhere/here.jsonl", folder.rows(2))
+    monkeypatch.chdir(folder.root / "elsewhere")
+    folder.toy(dataset_path="json", dataset_kwargs={"data_files": {"test": "here.jsonl"}})
+    assert len(documents(folder).split("test").docs) == 2
+
+
+def test_an_unreached_hub_is_asked_once_and_the_ways_out_are_named(folder, monkeypatch, caplog):
+    from huggingface_hub import constants
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder.toy(dataset_path="nobody/nothing")
+    message = r"nobody/nothing cannot be read: .*\. Give data_mirror=FOLDER, .* or set HF_HUB_OFFLINE=1 and use cached"
+    with pytest.raises(errors.DataError, match=message):
+        documents(folder).split("test")
+    assert not caplog.records  # the library tells of every attempt
+    assert constants.HF_HUB_OFFLINE is False
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(errors.DataError, match=r"Give data_mirror=FOLDER, .* or unset HF_HUB_OFFLINE\."):
         documents(folder).split("test")
 
 
