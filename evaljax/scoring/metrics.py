@@ -140,6 +140,8 @@ def _resolve_entry(entry: task.MetricConfig, config: task.TaskConfig) -> Scored:
     if isinstance(aggregation, str):
         lookup.check(aggregate.AGGREGATIONS, aggregation, what="aggregation", where=where, error=errors.TaskError)
         if config.process_results is None and function is None and row is not None:
+            if entry.aggregation is None or aggregation == row.aggregation:
+                _check_number(row.values[config.output_type], row, config.output_type, where=where)
             _check_aggregation(row.values[config.output_type], aggregation, where=where)
     higher = entry.higher_is_better
     if higher is None and row is not None:
@@ -177,6 +179,21 @@ def _check_value(
         )
     if row.values[config.output_type] is text.match_value:
         _check_match_kwargs(entry.kwargs, where=f"{where}: metric {name!r}")
+
+
+def _check_number(value: Function, row: Metric, output_type: str, *, where: str) -> None:
+    """Nothing, or TaskError where the metric's own aggregation takes numbers and a document's value is none."""
+    if value in _PAIRS and aggregate.AGGREGATIONS[row.aggregation].takes_pairs is False:
+        numbers = [
+            name
+            for name, other in METRICS.items()
+            if other.values.get(output_type, text.nothing) is not text.nothing
+            and (other.values[output_type] in _PAIRS) == bool(aggregate.AGGREGATIONS[other.aggregation].takes_pairs)
+        ]
+        raise errors.TaskError(
+            f"{where} gives no number for {output_type}; use {lookup.listing(numbers)}, "
+            "or give it an aggregation of your own (!function) that takes pairs."
+        )
 
 
 def _check_aggregation(value: Function, aggregation: str, *, where: str) -> None:

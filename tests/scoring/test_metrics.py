@@ -60,14 +60,24 @@ def test_an_unknown_aggregation_names_the_nearest():
 
 
 def test_an_aggregation_that_cannot_take_the_values_is_refused():
-    refuse("value is one of pairs, but the aggregation 'mean' takes numbers", "likelihood")
-    refuse("value is one of pairs, but the aggregation 'mean' takes numbers", "acc", output_type="generate_until")
+    refuse(
+        "value is one of pairs, but the aggregation 'mean' takes numbers",
+        task.MetricConfig(metric="f1", aggregation="mean"),
+    )
     refuse(
         "value is one of numbers, but the aggregation 'f1' takes pairs",
         task.MetricConfig(metric="acc", aggregation="f1"),
     )
     metrics.check_config(config(task.MetricConfig(metric="likelihood", aggregation=len)))
     metrics.check_config(config(task.MetricConfig(metric="acc", aggregation=len), output_type="generate_until"))
+
+
+def test_a_metric_that_gives_no_number_names_those_that_do():
+    refuse("metric 'likelihood' gives no number for multiple_choice; use acc, acc_bytes, acc_mutual", "likelihood")
+    expected = "'acc' gives no number for generate_until; use bleu, chrf, chrf\\+\\+, exact_match, f1, mcc, ter"
+    for entry in ("acc", task.MetricConfig(metric="acc", aggregation="mean")):
+        refuse(expected, entry, output_type="generate_until")
+    metrics.check_config(config(task.MetricConfig(metric="acc", aggregation="f1"), output_type="generate_until"))
 
 
 def test_metrics_of_the_evaluate_package_need_a_function_unless_registered():
