@@ -17,7 +17,11 @@ def main(argv: Sequence[str]) -> int:
         finding
         for path in options.path
         for finding in validate.validate_tree(
-            path, metrics=metrics.METRICS, filters=filters.FILTERS, aggregations=aggregate.AGGREGATIONS
+            path,
+            metrics=metrics.METRICS,
+            filters=filters.FILTERS,
+            aggregations=aggregate.AGGREGATIONS,
+            check_scoring=metrics.check_config,
         )
     ]
     for finding in findings:

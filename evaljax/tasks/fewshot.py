@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evaljax.core import errors, lookup
+from evaljax.core import errors, lookup, task
 
 Doc = Mapping[str, Any]
 # (generator, size of the pool, number of examples, whether a place holds the document itself, exclude) -> places
@@ -36,6 +36,14 @@ class Pool:
     exclude: bool
     same_split: bool
     reads_as: Callable[[int, int], bool] = lambda place, doc_id: False
+
+
+def pool_split(config: task.TaskConfig) -> str | None:
+    """The split that examples are drawn from: lm-eval's order of places to look in; None: rows that the task gives."""
+    own = config.fewshot_config
+    if own.split is not None or own.samples is not None:
+        return own.split
+    return next((s for s in (config.training_split, config.validation_split) if s is not None), config.test_split)
 
 
 def default(rng: random.Random, size: int, num: int, is_self: Callable[[int], bool], exclude: bool) -> list[int]:

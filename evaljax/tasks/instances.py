@@ -118,16 +118,10 @@ def _shots(
 
 
 def _pool(loaded: load.Task) -> fewshot.Pool:
-    """The documents that examples are drawn from: lm-eval's order of places to look in."""
+    """The documents that examples are drawn from."""
     config, own = loaded.config, loaded.config.fewshot_config
-    split: str | None
-    if own.split is not None:
-        split, process = own.split, own.process_docs
-    elif own.samples is not None:
-        split, process = None, None
-    else:
-        split = next((s for s in (config.training_split, config.validation_split) if s is not None), config.test_split)
-        process = config.process_docs
+    split = fewshot.pool_split(config)
+    process = config.process_docs if own.split is None else own.process_docs
     rows: Sequence[Any] = (
         loaded.documents.split(split, process).docs  # type: ignore[arg-type]
         if split is not None

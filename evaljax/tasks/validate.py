@@ -10,7 +10,7 @@ import dataclasses
 import importlib.util
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jinja2
@@ -21,6 +21,9 @@ from evaljax.tasks import fewshot, generation, index, library, template, yaml_fi
 
 # A greedy quantifier, then a look-ahead for one character of any kind, at the end of a pattern.
 _LOSES_LAST = re.compile(r"[*+}]\)*\(\?=\.\)$")
+# What advice is given on; a task that knows better lists such fields under `metadata.accepted_advice`.
+ADVICE = ("doc_to_text", "doc_to_choice", "description", "until", "regex_pattern", "num_fewshot")
+_ACCEPTED = "accepted_advice"
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix")
 
 
@@ -45,11 +48,13 @@ def validate_tree(
     metrics: Collection[str] | None = None,
     filters: Collection[str] | None = None,
     aggregations: Collection[str] | None = None,
+    check_scoring: Callable[[task.TaskConfig], object] | None = None,
 ) -> list[Finding]:
     """The findings of one task file or of all under a folder, by file.
 
-    Names of metrics, filters and aggregations are checked where the known ones are given. Members of groups may
-    also be tasks that ship with evaljax.
+    Names of metrics, filters and aggregations are checked where the known ones are given, and where these are right
+    `check_scoring` raises a TaskError for what does not go together. Members of groups may also be tasks that ship with
+    evaljax.
     """
     root = pathlib.Path(path).expanduser().resolve()
     if not root.exists():
@@ -62,7 +67,7 @@ def validate_tree(
     findings = [
         _found(second, "task", f"{name!r} is already defined in {first}.") for name, first, second in own.duplicates
     ]
-    names = _Names(metrics=metrics, filters=filters, aggregations=aggregations, members=known)
+    names = _Names(metrics=metrics, filters=filters, aggregations=aggregations, members=known, check=check_scoring)
     for file in files:
         findings += _file_findings(file, names)
     return sorted(set(findings), key=lambda finding: (finding.file, finding.line or 0, finding.message))
@@ -83,6 +88,7 @@ class _Names:
     filters: Collection[str] | None
     aggregations: Collection[str] | None
     members: Collection[str]
+    check: Callable[[task.TaskConfig], object] | None
 
 
 def _file_findings(file: pathlib.Path, names: _Names) -> Iterator[Finding]:
@@ -159,10 +165,14 @@ def _messages(raw: Mapping[str, Any], config: Any, names: _Names) -> Iterator[Me
         yield from _member_messages(raw, names)
         return
     yield from _template_messages(config)
-    yield from _name_messages(config, names)
+    unknown = list(_name_messages(config, names))
+    yield from unknown or _scoring_messages(config, names)
     yield from _generation_messages(config)
-    yield from _whitespace_advice(config)
-    yield from _pattern_advice(config)
+    yield from _accepted_messages(config)
+    accepted = build.names(config.metadata.get(_ACCEPTED))
+    for advice in (*_stop_advice(config), *_whitespace_advice(config), *_pattern_advice(config), *_pool_advice(config)):
+        if advice[0] not in accepted:
+            yield advice
 
 
 def _references(value: Any) -> Iterator[task.FunctionRef]:
@@ -247,12 +257,32 @@ def _generation_messages(config: task.TaskConfig) -> Iterator[Message]:
     if config.output_type != "generate_until":
         return
     try:
-        sampling = generation.sampling(config.generation_kwargs or {}, where=config.source)
+        generation.sampling(config.generation_kwargs or {}, where=config.source)
     except errors.TaskError as error:
         yield "generation_kwargs", str(error).removeprefix(f"{config.source}: "), False
+
+
+def _scoring_messages(config: task.TaskConfig, names: _Names) -> Iterator[Message]:
+    try:
+        if names.check is not None:
+            names.check(config)
+    except errors.TaskError as error:
+        message = str(error).removeprefix(f"task {config.task!r} ({config.source}): ")
+        yield "filter_list" if message.startswith("filter") else "metric_list", message, False
+
+
+def _accepted_messages(config: task.TaskConfig) -> Iterator[Message]:
+    value = config.metadata.get(_ACCEPTED, [])
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        yield _ACCEPTED, f"metadata.{_ACCEPTED} is {value!r}; expected a list of fields.", False
         return
-    for stop in sampling.until:
-        if stop in (".", ","):
+    for key in value:
+        yield from _unknown(_ACCEPTED, f"field in metadata.{_ACCEPTED}", key, ADVICE)
+
+
+def _stop_advice(config: task.TaskConfig) -> Iterator[Message]:
+    for stop in build.names((config.generation_kwargs or {}).get("until")):
+        if stop in (".", ",") and config.output_type == "generate_until":
             yield "until", f"the stop string {stop!r} may cut numbers: 12.25 becomes 12.", True
 
 
@@ -294,3 +324,12 @@ def _pattern_advice(config: task.TaskConfig) -> Iterator[Message]:
                     f"regex_pattern {pattern!r} loses the last character: the look-ahead keeps it out of the match."
                 )
                 yield "regex_pattern", message, True
+
+
+def _pool_advice(config: task.TaskConfig) -> Iterator[Message]:
+    if config.num_fewshot and fewshot.pool_split(config) == config.eval_split:
+        message = (
+            f"num_fewshot is {config.num_fewshot}, and examples come from {config.eval_split!r}, the split that is "
+            "scored; name another split as training_split or fewshot_split."
+        )
+        yield "num_fewshot", message, True

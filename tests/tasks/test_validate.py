@@ -2,6 +2,7 @@
 
 import pytest
 
+from evaljax.commands import validate as command
 from evaljax.core import errors
 from evaljax.tasks import library, validate
 
@@ -67,6 +68,8 @@ def test_errors_name_line_and_key(folder, fields, key, message):
             "regex_pattern",
             "loses the last character",
         ),
+        ({"num_fewshot": 2}, "num_fewshot", "examples come from 'test', the split that is scored"),
+        ({"num_fewshot": 2, "fewshot_split": "test", "training_split": "train"}, "num_fewshot", "come from 'test'"),
     ],
 )
 def test_advice_on_what_is_done_faithfully_but_hardly_meant(folder, fields, key, message):
@@ -81,6 +84,10 @@ def test_advice_on_what_is_done_faithfully_but_hardly_meant(folder, fields, key,
     [
         {"doc_to_text": "{{q}}\n", "target_delimiter": ""},
         {"doc_to_text": "{{q}}"},
+        {"num_fewshot": 2, "validation_split": "validation"},
+        {"num_fewshot": 2, "fewshot_config": {"samples": [{"q": 1}]}},
+        {"num_fewshot": 0},
+        {"num_fewshot": 2, "doc_to_text": "A: ", "metadata": {"accepted_advice": ["num_fewshot", "doc_to_text"]}},
         {"description": "{{d}}"},
         {"output_type": "generate_until", "generation_kwargs": {"until": ["\n", ".\n"]}},
         {"filter_list": [{"name": "f", "filter": [{"function": "regex", "regex_pattern": "(.*?)(?=.)"}]}]},
@@ -89,6 +96,45 @@ def test_advice_on_what_is_done_faithfully_but_hardly_meant(folder, fields, key,
 )
 def test_no_advice_where_nothing_is_amiss(folder, fields):
     assert findings(folder, **fields) == []
+
+
+def test_only_the_advice_that_a_task_names_is_silenced(folder):
+    fields = {"num_fewshot": 2, "doc_to_text": "A: "}
+    (finding,) = findings(folder, **fields, metadata={"accepted_advice": ["num_fewshot"]})
+    assert finding.key == "doc_to_text"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "message"),
+    [
+        (["num_fewshots"], "unknown field in metadata.accepted_advice 'num_fewshots'. Did you mean 'num_fewshot'?"),
+        ("num_fewshot", "metadata.accepted_advice is 'num_fewshot'; expected a list of fields"),
+    ],
+)
+def test_advice_that_does_not_exist_cannot_be_silenced(folder, accepted, message):
+    (finding,) = findings(folder, metadata={"accepted_advice": accepted})
+    assert message in finding.message
+    assert not finding.advice
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "message"),
+    [
+        ({"metric_list": [{"metric": "acc"}]}, "metric_list", "metric 'acc' gives no number for generate_until; use"),
+        (
+            {"filter_list": [{"name": "f", "filter": [{"function": "regex", "regex_pattern": "("}]}]},
+            "filter_list",
+            "is not a regular expression",
+        ),
+    ],
+)
+def test_the_command_finds_what_does_not_go_together(folder, capsys, fields, key, message):
+    folder.yaml("t.yaml", **{"task": "t", **LEAST, "output_type": "generate_until", **fields})
+    assert command.main([str(folder.root)]) == 1
+    line = next(n for n, text in enumerate((folder.root / "t.yaml").read_text().splitlines(), 1) if key in text)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{folder.root / 't.yaml'}:{line}: error: ")
+    assert message in said
 
 
 def test_what_a_template_says_is_told_of_the_template_and_once(folder):
