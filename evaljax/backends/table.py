@@ -64,13 +64,27 @@ def _call(name: str, maker: Callable[..., Any], spec: config.ModelSpec) -> Any:
         raise errors.ConfigError(
             f"model.backend={name!r}: expected a class or a function, found {type(maker).__name__}"
         )
-    places = [parameter for parameter in inspect.signature(maker).parameters.values() if parameter.kind in _POSITIONAL]
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError) as error:  # some built-in functions do not say what they take
+        raise errors.ConfigError(
+            f"model.backend={name!r}: expected a class or a function of Python: {error}."
+        ) from error
+    places = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     needed = [parameter.name for parameter in places[1:] if parameter.default is parameter.empty]
     if needed:
         raise errors.ConfigError(
             f"model.backend={name!r}: called with the ModelSpec alone, but it needs {lookup.listing(needed)} too"
         )
-    return maker(spec) if places else maker()
+    try:
+        return maker(spec) if places else maker()
+    except errors.EvaljaxError:
+        raise
+    except Exception as error:  # foreign code
+        given = "the ModelSpec" if places else "nothing"
+        raise errors.ConfigError(
+            f"model.backend={name!r}: called with {given}, it failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

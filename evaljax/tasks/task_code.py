@@ -60,7 +60,10 @@ def _ships(file: pathlib.Path) -> bool:
 def _import_message(error: ImportError, file: pathlib.Path) -> str:
     missing = error.name or ""
     if missing.split(".")[0] == "lm_eval":
-        return f"{file} imports {missing!r}, which comes with lm_eval: install it (pip install 'evaljax[lm-eval]')."
+        return (
+            f"{file} imports {missing!r}, which comes with lm_eval: pip install 'evaljax[lm-eval]' "
+            "(from a clone: pip install -e '.[lm-eval]')."
+        )
     if missing and not file.is_file():
         return f"there is no file {file}, and no module {missing!r} is installed."
     return f"{file} cannot be imported: {error}."

@@ -92,6 +92,38 @@ def test_a_name_that_cannot_be_meant_says_what_was_expected(own_module, name, me
         open_named(name)
 
 
+def fails(spec):
+    raise KeyError("weights")
+
+
+def refuses(spec):
+    raise errors.CheckpointError("no weights here")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "my_backends:fails",
+            r"model\.backend='my_backends:fails': called with the ModelSpec, it failed: KeyError: 'wei",
+        ),
+        ("os:getcwdb", r"model\.backend='os:getcwdb': bytes lacks loglikelihood"),
+        ("os:system", r"model\.backend='os:system': called with the ModelSpec, it failed: TypeError: "),
+        ("builtins:dict", r"model\.backend='builtins:dict': expected a class or a function of Python"),
+    ],
+)
+def test_a_maker_that_fails_is_one_error_that_names_the_backend(own_module, name, message):
+    with pytest.raises(errors.ConfigError, match=message) as caught:
+        open_named(name)
+    if "lacks" not in message:
+        assert caught.value.__cause__ is not None
+
+
+def test_what_a_maker_refuses_itself_is_shown_as_it_is(own_module):
+    with pytest.raises(errors.CheckpointError, match=r"^no weights here$"):
+        open_named("my_backends:refuses")
+
+
 def test_an_import_that_fails_inside_ones_own_module_is_shown_as_it_is(tmp_path, monkeypatch):
     (tmp_path / "module_with_a_hole.py").write_text("import surely_not_installed_xyz\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
