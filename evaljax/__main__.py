@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: a backend of your own may lie beside you
     try:
         module, _ = lookup.find(COMMANDS, words[0], what="command")
-        return int(importlib.import_module(module).main(words[1:]))
+        code = int(importlib.import_module(module).main(words[1:]))
+        sys.stdout.flush()  # here, where a reader that has left can be told from a failure
+        return code
     except errors.EvaljaxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = recipe.read(path, overrides)
         with progress_bar.bar() as progress:
             run(config, progress=progress)
+        sys.stdout.flush()  # here, where a reader that has left can be told from a failure
     except errors.EvaljaxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

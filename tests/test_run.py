@@ -225,8 +225,9 @@ def test_an_unknown_command_names_the_nearest(capsys):
     assert __main__.main(["--version"]) == 0
 
 
-def test_a_reader_that_leaves_early_is_no_error():
-    command = f"{sys.executable} -m evaljax ls | head -1; echo ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("pipe", ["ls | head -1", "ls groups | true"])
+def test_a_reader_that_leaves_early_is_no_error(pipe):
+    command = f"{sys.executable} -m evaljax {pipe}; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
