@@ -70,15 +70,19 @@ def test_a_stop_that_straddles_two_looks_is_seen(byte_tokenizer: tokenizer.Token
     assert not stops.seen(ids, 40, (), byte_tokenizer)
 
 
+class Recorder:
+    """A tokenizer that remembers the longest sequence that it was asked to decode."""
+
+    def __init__(self, words: tokenizer.Tokenizer) -> None:
+        self.words, self.longest = words, 0
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        self.longest = max(self.longest, len(ids))
+        return self.words.decode(ids, skip_special_tokens)
+
+
 def test_a_look_decodes_the_tail_only(byte_tokenizer: tokenizer.Tokenizer) -> None:
-    class Recorder:
-        longest = 0
-
-        def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-            self.longest = max(self.longest, len(ids))
-            return byte_tokenizer.decode(ids, skip_special_tokens)
-
-    recorder = Recorder()
+    recorder = Recorder(byte_tokenizer)
     assert not stops.seen(ids_of(byte_tokenizer, "x" * 500), 490, ("STOP",), recorder)
     assert recorder.longest == 10 + 4 + 8
 
@@ -200,14 +204,7 @@ def by_definition(ids: list[int], until: tuple[str, ...], words: tokenizer.Token
 
 
 def test_a_look_at_a_thought_decodes_the_tail_only(byte_tokenizer: tokenizer.Tokenizer) -> None:
-    class Recorder:
-        longest = 0
-
-        def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-            self.longest = max(self.longest, len(ids))
-            return byte_tokenizer.decode(ids, skip_special_tokens)
-
-    recorder = Recorder()
+    recorder = Recorder(byte_tokenizer)
     ids = ids_of(byte_tokenizer, "thought\n\n" * 50)
     assert stops.ending(ids, ("\n\n",), recorder, THINK).unfinished_thought
     assert recorder.longest == 32 + len(THINK) + 8
