@@ -28,7 +28,11 @@ from evaljax.core import config as config_lib
 from evaljax.core import errors, lookup
 from evaljax.tasks import library
 
-SECTIONS: Mapping[str, type] = {"model": config_lib.ModelSpec, "engine": config_lib.EngineOptions}
+SECTIONS: Mapping[str, type] = {
+    "model": config_lib.ModelSpec,
+    "engine": config_lib.EngineOptions,
+    "hosts": config_lib.HostsSpec,
+}
 
 
 def default_config() -> ml_collections.ConfigDict:
@@ -110,10 +114,17 @@ def _check(config: config_lib.RunConfig, where: str) -> None:
         True,
         "apply_chat_template=True with it",
     )
-    for key in ("chunk_length", "num_rows", "num_slots", "decode_steps"):
+    require(
+        config.overlength in config_lib.OVERLENGTH,
+        "overlength",
+        config.overlength,
+        lookup.listing(config_lib.OVERLENGTH),
+    )
+    for key in ("data", "model", "memory_bytes", "chunk_length", "num_rows", "num_slots", "decode_steps"):
         value = getattr(config.engine, key)
         require(value >= 0, f"engine.{key}", value, "0 (chosen) or more")
     _check_model(config.model, require)
+    _check_hosts(config.hosts, require)
 
 
 def _check_model(model: config_lib.ModelSpec, require: Callable[[bool, str, Any, str], None]) -> None:
@@ -128,6 +139,13 @@ def _check_model(model: config_lib.ModelSpec, require: Callable[[bool, str, Any,
     require(model.batch_size > 0, "model.batch_size", model.batch_size, "1 or more")
     length = model.max_length
     require(length is None or length > 1, "model.max_length", length, "2 tokens or more")
+
+
+def _check_hosts(hosts: config_lib.HostsSpec, require: Callable[[bool, str, Any, str], None]) -> None:
+    require(hosts.coordinator is None or ":" in hosts.coordinator, "hosts.coordinator", hosts.coordinator, "host:port")
+    require(hosts.count >= 0, "hosts.count", hosts.count, "0 (found by JAX) or more")
+    require(hosts.index < max(1, hosts.count), "hosts.index", hosts.index, f"0 to {hosts.count - 1}, below hosts.count")
+    require(hosts.timeout > 0, "hosts.timeout", hosts.timeout, "1 second or more")
 
 
 def _require(where: str, holds: bool, key: str, value: Any, expected: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 DTYPES = ("float32", "bfloat16", "float16")
 PRECISIONS = ("default", "high", "highest")
+OVERLENGTH = ("truncate_left", "drop_shots", "skip", "error")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,13 @@ class ModelSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """How the JAX engine runs; none of these changes an answer.
+    """How the JAX engine runs; none of these changes an answer by more than its last bits.
 
     Attributes:
+      data, model: sizes of the mesh's axes: rows are split over `data`, heads, mlp and vocabulary over `model`;
+        0: chosen from the devices and the size of the model.
+      memory_bytes: of each device, for caches and activations beside the parameters; 0: what the device has left.
+      deterministic: the same bits whatever else is asked, in any order, from any point of resuming; slower.
       chunk_length: tokens a row forwards in one step; 0: chosen from the work and the device.
       num_rows: rows a step, each its own stretch of the work; 0: chosen from the device.
       num_slots: sequences that decode at once; 0: chosen from the device.
@@ -51,12 +56,35 @@ class EngineOptions:
       allow_nonfinite: count non-finite log-probabilities instead of stopping.
     """
 
+    data: int = 0
+    model: int = 0
+    memory_bytes: int = 0
+    deterministic: bool = False
     chunk_length: int = 0
     num_rows: int = 0
     num_slots: int = 0
     decode_steps: int = 0
     share_prefixes: bool = True
     allow_nonfinite: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostsSpec:
+    """Many processes as one run (`jax.distributed`), each started with the same recipe; the first one writes.
+
+    Attributes:
+      enabled: whether this process is one of many. With the rest left out, JAX finds the others (TPU pods, SLURM, MPI).
+      coordinator: address of the first process, "host:port", where JAX cannot find it.
+      count: number of processes; 0: as JAX finds it.
+      index: which of them this is, from 0; -1: as JAX finds it.
+      timeout: seconds after which a process that does not answer ends the run.
+    """
+
+    enabled: bool = False
+    coordinator: str | None = None
+    count: int = 0
+    index: int = -1
+    timeout: int = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,16 +95,21 @@ class RunConfig:
       tasks: names of tasks, groups and tags, patterns (`name_*`), YAML files or folders; "a,b" or a tuple.
       num_fewshot: examples before each question; None: as each task says. A task that says 0 keeps 0.
       limit: documents a task; below 1 a fraction of them.
-      model, engine: sections of their own.
+      model, engine, hosts: sections of their own.
       task_path: more folders of tasks; of two tasks with one name the last folder's holds.
       data_mirror: folder laid out as the hub (owner/name/...), looked up before the network.
       apply_chat_template: prompts through the tokenizer's chat template.
       fewshot_as_multiturn: whether examples are turns of the conversation; None: as `apply_chat_template`.
       system_instruction: stands before everything else.
       gen_kwargs: added to every task's generation settings, for example "do_sample=True,temperature=0.7".
+      overlength: what happens to a request longer than the model reads: "truncate_left" cuts its left end (lm-eval's
+        rule), "drop_shots" leaves out few-shot examples, the last first, before it cuts, "skip" leaves its document
+        out of the score, "error" stops. All are counted.
       seed: of the few-shot draw and of sampled generations.
       output_dir: folder for results.json, samples_<task>.jsonl and manifest.json; None: the table only.
-      cache_dir: folder for compiled programs; None: ~/.cache/evaljax.
+      cache_dir: folder for the journal of answers and for compiled programs; None: the journal lies in `cache/` of
+        `output_dir` (without one there is none), compiled programs in ~/.cache/evaljax.
+      journal: whether answers are kept as they come, so that a run that was stopped goes on where it was.
       trust_task_code: whether `!function` code from outside evaljax's own tasks may run.
       log_samples: whether sample files are written.
       bootstrap_iters: replicates for the standard error of metrics that are no mean; 0: none.
@@ -88,15 +121,18 @@ class RunConfig:
     limit: float | None = None
     model: ModelSpec = ModelSpec()
     engine: EngineOptions = EngineOptions()
+    hosts: HostsSpec = HostsSpec()
     task_path: tuple[str, ...] = ()
     data_mirror: str | None = None
     apply_chat_template: bool = False
     fewshot_as_multiturn: bool | None = None
     system_instruction: str | None = None
     gen_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    overlength: str = "truncate_left"
     seed: int = 1234
     output_dir: str | None = None
     cache_dir: str | None = None
+    journal: bool = True
     trust_task_code: bool = False
     log_samples: bool = True
     bootstrap_iters: int = 100_000
