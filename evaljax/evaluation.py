@@ -11,7 +11,7 @@ from evaljax.core import backend as backend_lib
 from evaljax.core import config as config_lib
 from evaljax.core import errors, instance, lookup, request, result, task
 from evaljax.scoring import filters, groups, metrics, score
-from evaljax.tasks import generation, instances, load, manager, prompt
+from evaljax.tasks import generation, instances, load, manager, overlength, prompt
 
 RESPONSES: Mapping[str, type[request.Response]] = {
     "loglikelihood": request.LoglikelihoodResponse,
@@ -95,7 +95,10 @@ def prepare(
     *,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Prepared:
-    """`loaded` with documents read and requests built; of `backend` only chat template and `max_length` are used."""
+    """`loaded` with documents read and requests built.
+
+    Of `backend` only chat template, `max_length` and, where `config.overlength` needs it, `count_tokens` are used.
+    """
     if samples is not None and not (isinstance(samples, Mapping) and samples):
         raise errors.ConfigError(f"samples must map task names to lists of document indices, found {samples!r}.")
     for name in samples or ():
@@ -103,6 +106,7 @@ def prepare(
     loaded = loaded if samples is None else loaded.only(samples)
     check_lengths(loaded, config, getattr(backend, "max_length", None))
     check_thinking(loaded, config.model.think_end_token)
+    rule = overlength_rule(loaded, config, backend)
     chat = None
     if config.apply_chat_template:
         multiturn = True if config.fewshot_as_multiturn is None else config.fewshot_as_multiturn
@@ -115,20 +119,55 @@ def prepare(
             chat=chat,
             system_instruction=config.system_instruction,
             seed=config.seed,
+            rule=rule,
         )
         for name, item in loaded.tasks.items()
     }
     return Prepared(loaded=loaded, examples=examples)
 
 
+def overlength_rule(
+    loaded: load.LoadedTasks, config: config_lib.RunConfig, backend: backend_lib.Backend
+) -> overlength.Rule | None:
+    """What becomes of documents that the model cannot read whole; None: the backend cuts them, or has no limit."""
+    if config.overlength == "truncate_left":
+        return None
+    missing = [name for name in ("count_tokens", "max_length") if not hasattr(backend, name)]
+    if missing:
+        raise errors.ConfigError(
+            f"overlength={config.overlength!r}: {type(backend).__name__} lacks {' and '.join(missing)}, so what is too "
+            "long is not known before it is asked; expected overlength='truncate_left', or a backend that has both."
+        )
+    measured: Any = backend  # the protocol promises neither
+    if measured.max_length is None:
+        return None
+    unanswered = Prepared(loaded=loaded, examples={})
+
+    def count(items: Sequence[instance.Instance]) -> Sequence[int]:
+        asked = plain_requests(unanswered, items[0].request_type, items, config.seed) if items else []
+        counted = list(measured.count_tokens(asked))
+        if len(counted) != len(items):
+            raise errors.RequestError(
+                f"the backend's count_tokens returned {len(counted)} numbers to {len(items)} requests; "
+                "a list of one number each, in order, is expected."
+            )
+        return counted
+
+    return overlength.Rule(policy=config.overlength, max_length=measured.max_length, count=count)
+
+
 def requests_by_type(prepared: Prepared) -> dict[str, list[instance.Instance]]:
     """Every instance under its request type, in lm-eval's order; each stands there `repeats` times in a row."""
     asked: dict[str, list[instance.Instance]] = {}
     for examples in prepared.examples.values():
-        for example in examples:
-            for item in example.instances:
-                asked.setdefault(item.request_type, []).extend([item] * (item.repeats or 1))
+        for item in asked_instances(examples):
+            asked.setdefault(item.request_type, []).extend([item] * (item.repeats or 1))
     return asked
+
+
+def asked_instances(examples: Sequence[task.Example]) -> list[instance.Instance]:
+    """The requests of the documents that are not skipped."""
+    return [item for example in examples if not example.skipped for item in example.instances]
 
 
 def plain_requests(prepared: Prepared, request_type: str, items: Sequence[instance.Instance], seed: int) -> list[Any]:
@@ -224,19 +263,28 @@ def score_all(prepared: Prepared, config: config_lib.RunConfig, annotations: Ann
             bootstrap_iters=config.bootstrap_iters,
             log_samples=config.log_samples,
             allow_nonfinite=config.engine.allow_nonfinite,
-            annotations={
-                doc_id: {**note, "truncated": note.get("truncated", 0) > 0} for doc_id, note in noted.items() if note
-            },
+            annotations={example.doc_id: annotation(example, noted.get(example.doc_id, {})) for example in examples},
         )
-        scored[name] = dataclasses.replace(outcome, counts={**engine_counts(noted), **outcome.counts})
+        counts = {**length_counts(examples, noted), **engine_counts(noted), **outcome.counts}
+        scored[name] = dataclasses.replace(outcome, counts=counts)
     return result.EvalResult(
         tasks=scored, groups=groups.roll_up(prepared.loaded.groups, scored), facts=run_facts(config)
     )
 
 
+def annotation(example: task.Example, note: Mapping[str, Any]) -> dict[str, Any]:
+    """What a document's samples say beside its values; nothing where nothing was out of the ordinary."""
+    found = {**note, "truncated": note.get("truncated", 0) > 0} if note else {}
+    if example.shots_dropped:
+        found["shots_dropped"] = example.shots_dropped
+    if example.skipped:
+        found["skipped"] = True
+    return found
+
+
 def apply_filters(config: task.TaskConfig, examples: Sequence[task.Example]) -> None:
     """Fills every instance's `filtered_resps`, one entry for each pipeline."""
-    items = [item for example in examples for item in example.instances]
+    items = asked_instances(examples)
     docs = [item.doc for item in items]
     for pipeline in config.filter_list:
         answers = filters.run_pipeline(pipeline, [item.resps for item in items], docs, where=config.source)
@@ -244,10 +292,21 @@ def apply_filters(config: task.TaskConfig, examples: Sequence[task.Example]) -> 
             item.filtered_resps[pipeline.name] = value
 
 
-def engine_counts(noted: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
-    """Documents with a truncated request, merges at joins, generations cut at their length or before an answer."""
+def length_counts(examples: Sequence[task.Example], noted: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+    """What was lost because the model reads no more: documents and tokens, documents and shots, documents."""
     counts = {
         "truncated": sum(bool(note.get("truncated")) for note in noted.values()),
+        "tokens_dropped": sum(note.get("tokens_dropped", 0) for note in noted.values()),
+        "shortened": sum(bool(example.shots_dropped) for example in examples),
+        "shots_dropped": sum(example.shots_dropped for example in examples),
+        "skipped": sum(example.skipped for example in examples),
+    }
+    return {key: count for key, count in counts.items() if count}
+
+
+def engine_counts(noted: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+    """Merges at joins, generations cut at their length or before an answer."""
+    counts = {
         "boundary_merges": sum(note.get("boundary_merges", 0) for note in noted.values()),
         "cut_generations": sum(note.get("finish_reasons", []).count("length") for note in noted.values()),
         "unfinished_thoughts": sum(note.get("unfinished_thoughts", 0) for note in noted.values()),

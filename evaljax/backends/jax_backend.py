@@ -110,6 +110,10 @@ class JaxBackend:
             for text, prompt in zip(texts, prompts, strict=True)
         ]
 
+    def count_tokens(self, requests: Sequence[request.Countable]) -> list[int]:
+        """Tokens that each request needs, nothing cut."""
+        return encode.count_tokens(self.tokenizer, requests)
+
     def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """`messages` as one prompt, by the tokenizer's own template."""
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt)

@@ -87,6 +87,10 @@ class TorchBackend:
             self.report("generate_until", len(answers), len(requests), "requests")
         return [answers[place] for place in range(len(requests))]
 
+    def count_tokens(self, requests: Sequence[request.Countable]) -> list[int]:
+        """Tokens that each request needs, nothing cut."""
+        return encode.count_tokens(self.tokenizer, requests)
+
     def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """`messages` as one prompt, by the tokenizer's own template."""
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt)
@@ -303,6 +307,7 @@ def _settings(sampling: request.Sampling, words: tokenizer.Tokenizer, padding: i
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     return transformers.GenerationConfig(
         max_new_tokens=sampling.max_gen_toks,
+        min_new_tokens=sampling.min_tokens or None,
         do_sample=sampling.temperature > 0,
         eos_token_id=sorted(words.eos_token_ids) or None,
         pad_token_id=padding,

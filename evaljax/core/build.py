@@ -136,10 +136,8 @@ GENERATION_FIELDS: Mapping[str, Check] = {
     "top_p": ("a number above 0, at most 1", lambda v: NUMBER[1](v) and 0 < v <= 1),
     "top_k": COUNT,
     "seed": COUNT,
-    "max_gen_toks": POSITIVE,
-    "max_new_tokens": POSITIVE,
-    "max_tokens": POSITIVE,
-    "max_completion_tokens": POSITIVE,
+    **dict.fromkeys(("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"), POSITIVE),
+    **dict.fromkeys(("min_tokens", "min_new_tokens", "min_gen_toks"), COUNT),
 }
 # Decoding options that evaljax does not have: the value that switches one off is welcome, any other is refused.
 GENERATION_OFF: Mapping[str, Any] = {

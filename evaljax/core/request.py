@@ -38,12 +38,15 @@ class RollingRequest:
 class Sampling:
     """How to generate; normalised from a task's `generation_kwargs` (`tasks.generation.sampling`).
 
-    `temperature == 0` is greedy. `top_k == 0` and `top_p == 1` switch those cuts off. `think_end` is the model's, not
-    the task's: a backend sets it from its `ModelSpec.think_end_token`; "" for a model that answers at once.
+    `temperature == 0` is greedy. `top_k == 0` and `top_p == 1` switch those cuts off. Before `min_tokens` tokens no
+    end-of-sequence token is generated; a stop string ends the text all the same (transformers' rule). `think_end` is
+    the model's, not the task's: a backend sets it from its `ModelSpec.think_end_token`; "" for a model that answers at
+    once.
     """
 
     until: tuple[str, ...] = ()
     max_gen_toks: int = DEFAULT_MAX_GEN_TOKS
+    min_tokens: int = 0
     temperature: float = 0.0
     top_p: float = NUCLEUS_OFF
     top_k: int = 0
@@ -61,6 +64,7 @@ class GenerateRequest:
 
 
 Request = LoglikelihoodRequest | RollingRequest | GenerateRequest
+Countable = LoglikelihoodRequest | GenerateRequest  # what can be too long; a rolling text is cut into windows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

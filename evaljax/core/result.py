@@ -21,7 +21,8 @@ class TaskResult:
       sample_len: number of scored documents (lm-eval: the largest count over the metrics).
       num_docs: documents in the evaluated split, before `limit`.
       samples: one record per (document, filter), lm-eval's sample schema.
-      counts: what puts the score in doubt, by name: `evaluation.engine_counts`, `scoring.health.counts`, nonfinite.
+      counts: what puts the score in doubt, by name: `evaluation.length_counts` and `engine_counts`,
+        `scoring.health.counts`, nonfinite.
     """
 
     config: task.TaskConfig

@@ -164,6 +164,8 @@ class Example:
       gold: the label to score against: `doc_to_text`'s index where the choices are in the context (`multiple_input`),
         else `target`.
       instances: the document's requests, in order (choices, then unconditional choices for acc_mutual_info).
+      shots_dropped: few-shot examples that were left out of the prompts so that the model can read them.
+      skipped: longer than the model reads, so neither asked nor scored (`RunConfig.overlength`).
     """
 
     doc_id: int
@@ -174,3 +176,5 @@ class Example:
     multiple_input: bool
     multiple_target: bool
     instances: tuple[instance.Instance, ...]
+    shots_dropped: int = 0
+    skipped: bool = False

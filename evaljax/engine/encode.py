@@ -7,6 +7,7 @@ predicts                        t0   t1          the last num_targets input posi
 """
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,6 +111,21 @@ def encode_prompts(
         cut = max(0, len(tokens) - (max_length - asked.sampling.max_gen_toks))
         results.append(Prompt(tokens[cut:] if len(tokens) else prefix, cut))
     return results
+
+
+def count_tokens(tokenizer: tokenizers.Tokenizer, requests: Sequence[request.Countable]) -> list[int]:
+    """The tokens that each request needs if nothing is cut: those read, and for a generation those that may follow.
+
+    It is too long, and would lose the difference, where that is more than `max_length`.
+    """
+    scored = [asked for asked in requests if isinstance(asked, request.LoglikelihoodRequest)]
+    prompts = [asked.context for asked in requests if isinstance(asked, request.GenerateRequest)]
+    read = iter([len(found.tokens) - 1 for found in encode_loglikelihood(tokenizer, scored, sys.maxsize)])
+    prompt = iter([max(1, len(tokens)) for tokens in tokenizer.encode_arrays(prompts)])
+    return [
+        next(prompt) + asked.sampling.max_gen_toks if isinstance(asked, request.GenerateRequest) else next(read)
+        for asked in requests
+    ]
 
 
 def _move_whitespace(query: request.LoglikelihoodRequest) -> tuple[str, str]:

@@ -11,6 +11,10 @@ RIGHT = (False, True, False, True, False, False, True, False, True)
 # What the counts beside a score mean; README has the same list.
 HEALTH = {
     "truncated": "documents with a request cut on the left to fit the model",
+    "tokens_dropped": "tokens cut",
+    "shortened": "documents with fewer examples to fit the model",
+    "shots_dropped": "examples left out",
+    "skipped": "documents too long for the model, not scored",
     "boundary_merges": "joins of context and continuation that the tokenizer merged",
     "ties": "documents whose best choices tie",
     "duplicate_choices": "documents with equal choices",

@@ -20,7 +20,9 @@ def sample(
         "target": plain.plain(example.target),
         "arguments": [instance.args for instance in instances],
         "resps": [plain.plain(instance.resps) for instance in instances],
-        "filtered_resps": [plain.plain(instance.filtered_resps[filter_name]) for instance in instances],
+        "filtered_resps": [
+            plain.plain(instance.filtered_resps[filter_name]) for instance in instances if not example.skipped
+        ],
         "filter": filter_name,
         "metrics": list(values),
         "doc_hash": hash_text(json.dumps(instances[0].doc, indent=2, default=_as_json, ensure_ascii=False)),

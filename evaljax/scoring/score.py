@@ -38,14 +38,16 @@ def score_task(
     `annotations`: more keys for the samples of a document, by doc_id. A value that `process_results` gives without an
     entry in `metric_list` is averaged, as in lm-eval. A log-likelihood that is not finite is an error, or with
     `allow_nonfinite` makes its document count as `nonfinite`; a choice of log-likelihood NaN is never the best one.
+    A document that was skipped has samples, without values, and no part in anything else.
     """
     scored = metrics.resolve(config)
-    nonfinite = sum(not _is_finite(config, example, allowed=allow_nonfinite) for example in examples)
+    answered = [example for example in examples if not example.skipped]
+    nonfinite = sum(not _is_finite(config, example, allowed=allow_nonfinite) for example in answered)
     columns: dict[tuple[str, str], list[Any]] = {}
     samples: list[dict[str, Any]] = []
     for pipeline in config.filter_list:
         for example in examples:
-            values, sources = _values(config, scored, example, pipeline.name)
+            values, sources = ({}, {}) if example.skipped else _values(config, scored, example, pipeline.name)
             for name, source in sources.items():
                 scored.setdefault(name, scored[source])
             for name, value in values.items():
@@ -62,7 +64,7 @@ def score_task(
         num_docs=num_docs,
         num_fewshot=num_fewshot,
         samples=tuple(samples),
-        counts={**health.counts(config, examples, scored), **({"nonfinite": nonfinite} if nonfinite else {})},
+        counts={**health.counts(config, answered, scored), **({"nonfinite": nonfinite} if nonfinite else {})},
     )
 
 

@@ -1,12 +1,13 @@
 """`generation_kwargs` as a `request.Sampling`, by lm-eval's rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaljax.core import build, errors, request
 
 # The first of these that is given counts.
 LENGTH_KEYS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+MINIMUM_KEYS = ("min_tokens", "min_new_tokens", "min_gen_toks")
 
 
 def sampling(
@@ -18,18 +19,29 @@ def sampling(
     `do_sample: true` and no temperature it is 1. `seed` holds unless the task gives its own.
     """
     checked = build.generation_kwargs(generation_kwargs, source=where, default_until=default_until) or {}
-    lengths = (checked[key] for key in LENGTH_KEYS if checked.get(key) is not None)
+    longest = _first(checked, LENGTH_KEYS, request.DEFAULT_MAX_GEN_TOKS)
+    shortest = _first(checked, MINIMUM_KEYS, 0)
+    if shortest > longest:
+        raise errors.TaskError(
+            f"{where}: generation_kwargs: min_tokens is {shortest}; expected 0 to {longest}, the most that may "
+            "be generated (max_gen_toks)."
+        )
     temperature = _temperature(checked, where)
     greedy = temperature == 0.0
     return request.Sampling(
         until=tuple(stop for stop in build.names(checked.get("until")) if stop),
-        max_gen_toks=next(lengths, request.DEFAULT_MAX_GEN_TOKS),
+        max_gen_toks=longest,
+        min_tokens=shortest,
         temperature=temperature,
         # Cuts of the distribution do not change its largest entry; dropping them makes equal requests equal.
         top_p=request.NUCLEUS_OFF if greedy else float(_given(checked, "top_p", request.NUCLEUS_OFF)),
         top_k=0 if greedy else int(_given(checked, "top_k", 0)),
         seed=int(_given(checked, "seed", seed)),
     )
+
+
+def _first(checked: Mapping[str, Any], keys: Sequence[str], default: int) -> int:
+    return next((checked[key] for key in keys if checked.get(key) is not None), default)
 
 
 def _given(values: Mapping[str, Any], key: str, default: Any) -> Any:

@@ -6,6 +6,7 @@ Each field of a document is rendered once, and so is each few-shot example of th
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 
 from evaljax.core import errors, instance, task
 from evaljax.tasks import docs as documents
-from evaljax.tasks import fewshot, fields, load, prompt
+from evaljax.tasks import fewshot, fields, load, overlength, prompt
 
 Doc = dict[str, Any]
+Shot = list[prompt.Message]  # one few-shot example
 
 
 def num_docs(loaded: load.Task) -> int:
@@ -31,6 +33,7 @@ def build_examples(
     chat: prompt.ChatFormat | None,
     system_instruction: str | None,
     seed: int,
+    rule: overlength.Rule | None = None,
 ) -> list[task.Example]:
     """The documents of the task, or those that `limit` or `samples` select, each with its requests.
 
@@ -40,15 +43,22 @@ def build_examples(
       chat: None for plain text.
       system_instruction: stands in front of the task's description.
       seed: of the few-shot draws.
+      rule: for documents that are too long; None leaves them as they are, and so does a task of rolling texts.
     """
     split = _eval_split(loaded)
     where = f"task {loaded.config.task!r}"
     wanted = _selected(len(split.docs), limit, samples, where)
     builder = _Builder(loaded.config, split, chat, system_instruction)
-    return [
-        builder.example(doc_id, shots)
-        for doc_id, shots in zip(wanted, _shots(loaded, split, wanted, builder, seed), strict=True)
-    ]
+    drawn = list(_shots(loaded, split, wanted, builder, seed))
+    examples = [builder.example(doc_id, shots) for doc_id, shots in zip(wanted, drawn, strict=True)]
+    if rule is None or loaded.config.output_type == "loglikelihood_rolling":
+        return examples
+    return overlength.fitted(
+        rule,
+        examples,
+        [len(shots) for shots in drawn],
+        lambda place, dropped: builder.example(wanted[place], drawn[place], dropped=dropped),
+    )
 
 
 def _eval_split(loaded: load.Task) -> documents.Split:
@@ -89,8 +99,8 @@ def _places(samples: Sequence[int], where: str) -> list[int]:
 
 def _shots(
     loaded: load.Task, split: documents.Split, wanted: Sequence[int], builder: "_Builder", seed: int
-) -> Iterator[list[prompt.Message]]:
-    """The few-shot messages of each wanted document."""
+) -> Iterator[list[Shot]]:
+    """The few-shot examples of each wanted document."""
     config = loaded.config
     if not config.num_fewshot:
         for _ in wanted:
@@ -99,11 +109,11 @@ def _shots(
     pool = _pool(loaded)
 
     @functools.cache
-    def shot(place: int) -> list[prompt.Message]:
+    def shot(place: int) -> Shot:
         return builder.shot(pool.docs[place], place)
 
     @functools.lru_cache(maxsize=1)
-    def own_shot(doc_id: int) -> list[prompt.Message] | None:
+    def own_shot(doc_id: int) -> Shot | None:
         try:
             return builder.shot(split.docs[doc_id], doc_id)
         except errors.TaskError:
@@ -114,7 +124,7 @@ def _shots(
     for places in fewshot.draws(
         pool, split.docs, wanted, sampler=sampler, num=config.num_fewshot, seed=seed, where=where
     ):
-        yield [message for place in places for message in shot(place)]
+        yield [shot(place) for place in places]
 
 
 def _pool(loaded: load.Task) -> fewshot.Pool:
@@ -193,7 +203,7 @@ class _Builder:
             where=self._where("doc_to_target", doc_id),
         )
 
-    def shot(self, doc: Mapping[str, Any], place: int) -> list[prompt.Message]:
+    def shot(self, doc: Mapping[str, Any], place: int) -> Shot:
         """The messages of one example of the pool: its question and its answer."""
         own, config = self.config.fewshot_config, self.config
         kind = "few-shot document"
@@ -227,8 +237,8 @@ class _Builder:
             end=own.fewshot_delimiter,
         )
 
-    def example(self, doc_id: int, shots: list[prompt.Message]) -> task.Example:
-        """One document with its requests."""
+    def example(self, doc_id: int, shots: Sequence[Shot], dropped: int = 0) -> task.Example:
+        """One document with its requests, the last `dropped` shots left out."""
         doc, config = self.docs[doc_id], self.config
         text = self._text(doc, doc_id, digits_are_index=self.multiple_input)
         target = self._target(doc, doc_id)
@@ -239,7 +249,7 @@ class _Builder:
         )
         gold = text if self.multiple_input else target
         self._check_gold(gold, choices, doc_id)
-        contexts = self._contexts(doc, doc_id, text, choices, shots)
+        contexts = self._contexts(doc, doc_id, text, choices, shots[: len(shots) - dropped])
         arguments = self._arguments(contexts, target, choices, doc_id)
         kind = "loglikelihood" if config.output_type == "multiple_choice" else config.output_type
         metadata = (config.task, doc_id, config.repeats)
@@ -255,10 +265,11 @@ class _Builder:
                 instance.Instance(request_type=kind, doc=doc, arguments=argument, idx=idx, metadata=metadata)
                 for idx, argument in enumerate(arguments)
             ),
+            shots_dropped=dropped,
         )
 
     def _contexts(
-        self, doc: Doc, doc_id: int, text: Any, choices: tuple[str, ...] | None, shots: list[prompt.Message]
+        self, doc: Doc, doc_id: int, text: Any, choices: tuple[str, ...] | None, shots: Sequence[Shot]
     ) -> list[str]:
         """The prompts: one, or one per choice where the choices are the contexts."""
         config = self.config
@@ -267,11 +278,12 @@ class _Builder:
         description = fields.optional(config.description, doc, where=self._where("description", doc_id))
         prefix = fields.optional(config.gen_prefix, doc, where=self._where("gen_prefix", doc_id))
         system = prompt.system_message(self.system_instruction, description, config.fewshot_delimiter)
+        before = [*system, *itertools.chain.from_iterable(shots)]
         texts = choices if self.multiple_input and choices else [_text_only(text, self._where("doc_to_text", doc_id))]
         delimiter = "" if self.multiple_input else config.target_delimiter
         return [
             prompt.render(
-                [*system, *shots, *prompt.question(one, prefix=prefix, delimiter=delimiter)], self.chat, prefix=prefix
+                [*before, *prompt.question(one, prefix=prefix, delimiter=delimiter)], self.chat, prefix=prefix
             )
             for one in texts
         ]
