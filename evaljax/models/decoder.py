@@ -13,7 +13,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from evaljax.models import attention
+from evaljax.models import attention, initial, sharding
 from evaljax.models import config as config_lib
 
 Cache = attention.Cache
@@ -62,28 +62,38 @@ class Decoder(nnx.Module):
         self.head = None if config.tie_embeddings else nnx.Param(parameters[("head",)])
 
 
-def create(config: ModelConfig, rngs: nnx.Rngs, *, std: float = 0.02, dtype: jnp.dtype = jnp.float32) -> Decoder:
-    """A decoder with random weights: normal with `std`, norms at one, biases at zero.
+def create(
+    config: ModelConfig,
+    rngs: nnx.Rngs,
+    *,
+    std: float = 0.02,
+    dtype: jnp.dtype = jnp.float32,
+    shardings: sharding.Shardings | None = None,
+) -> Decoder:
+    """A decoder with random weights: normal with `std`, norms at one, biases at zero; made in its shards, if given.
 
-    Drawn by numpy on the host, seeded from `rngs.params()`: no program is compiled for every shape.
+    Drawn by numpy on the host, seeded from `rngs.params()`: no program is compiled for every shape. The weights do not
+    depend on `shardings`.
     """
-    generator = np.random.default_rng(np.asarray(jax.random.key_data(rngs.params())))
-
-    def draw(name: str, shape: tuple[int, ...]) -> Array:
-        if name.endswith("norm"):
-            return jnp.asarray(np.ones(shape, np.float32), dtype)
-        if name.endswith("bias"):
-            return jnp.asarray(np.zeros(shape, np.float32), dtype)
-        return jnp.asarray(std * generator.standard_normal(shape, np.float32), dtype)
-
+    seed = tuple(int(word) for word in jax.random.key_data(rngs.params()))
     shapes = config_lib.parameter_shapes(config)
-    return Decoder(config, {path: draw(path[-1], shape) for path, shape in shapes.items()})
+
+    def make(path: sharding.Path) -> Array:
+        def draw(index: sharding.Index) -> np.ndarray:
+            return initial.draw(path, shapes[path], index, seed, std).astype(jnp.dtype(dtype))
+
+        return sharding.place(shapes[path], shardings[path] if shardings else None, draw)
+
+    return Decoder(config, {path: make(path) for path in shapes})
 
 
-def init_cache(config: ModelConfig, batch: int, length: int, dtype: jnp.dtype) -> Cache:
-    """An empty cache of `length` slots for `batch` rows."""
+def init_cache(
+    config: ModelConfig, batch: int, length: int, dtype: jnp.dtype, place: jax.sharding.Sharding | None = None
+) -> Cache:
+    """An empty cache of `length` slots for `batch` rows; inside jit, in its shards if `place` is given."""
     shape = (config.num_layers, batch, config.num_kv_heads, length, config.head_dim)
-    return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    empty = Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    return empty if place is None else lax.with_sharding_constraint(empty, place)
 
 
 def forward(

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -104,20 +105,25 @@ def cache_sharding(config: config_lib.ModelConfig, mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(None, row_axes(mesh) or None, heads))
 
 
-def place(shape: tuple[int, ...], sharding: jax.sharding.Sharding, read: Callable[[Index], np.ndarray]) -> jax.Array:
-    """The array whose parts are what `read` gives; asked once for each part that devices of this process hold.
+def place(
+    shape: tuple[int, ...], where: jax.sharding.Sharding | None, read: Callable[[Index], np.ndarray]
+) -> jax.Array:
+    """The array whose parts are what `read` gives: asked once for each part that devices of this process hold.
 
-    The host holds one part at a time (`jax.make_array_from_callback` holds those of all devices).
+    The host holds one part at a time (`jax.make_array_from_callback` holds those of all devices). None: all of it goes
+    to the default device.
     """
+    if where is None:
+        return jnp.asarray(read(tuple(slice(0, size) for size in shape)))
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
-    for device, index in sharding.addressable_devices_indices_map(shape).items():
+    for device, index in where.addressable_devices_indices_map(shape).items():
         bounds = tuple(part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True))
         holders.setdefault(bounds, []).append(device)
     parts = []
     for bounds, devices in holders.items():
         values = read(tuple(slice(*bound) for bound in bounds))
         parts += jax.block_until_ready([jax.device_put(values, device) for device in devices])
-    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+    return jax.make_array_from_single_device_arrays(shape, where, parts)
 
 
 def with_auto_axes(array: jax.Array) -> jax.Array:
