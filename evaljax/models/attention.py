@@ -4,16 +4,20 @@ A chunk is a stretch of a token trie in preorder. Query q sees, of the chunk, it
 
     key k    iff  k <= q < end[k]          end[k]: index just past the subtree that token k begins
 
-and, of the cache, whose slot s holds the path's token at depth s,
+and, of a cache, whose slots hold what precedes the chunk, the token at depth s (or s after the stem) in slot s,
 
-    slot s   iff  s < base[q]              base[q]: how many of q's ancestors precede the chunk
+    slot s   iff  s < base[q]              base[q]: how many of q's ancestors the cache holds
 
-Both parts meet in one softmax, summed online in float32 (Milakov and Gimelshein 2018). A token whose activations are
+A cache of one row is a stem: what all rows have before everything else, kept once and read by all of them together.
+
+All parts meet in one softmax, summed online in float32 (Milakov and Gimelshein 2018). A token whose activations are
 not finite reaches the tokens that see it, and no other.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -25,10 +29,18 @@ HIDDEN = -1e30  # score of a key that must not be seen; finite, so that no diffe
 
 
 class Cache(NamedTuple):
-    """Keys and values of the path above each row's next chunk; slot == depth in the trie == position."""
+    """Keys and values of the path above each row's next chunk."""
 
     keys: Float[Array, "L B K S H"]
     values: Float[Array, "L B K S H"]
+
+
+class Reading(NamedTuple):
+    """A cache, how many of its slots each query sees, and how many blocks of slots the longest of these spans."""
+
+    cache: Cache
+    base: Int[Array, "B T"]
+    num_blocks: Int[Array, ""]
 
 
 class Softmax(NamedTuple):
@@ -45,24 +57,29 @@ def attend(
     value: Float[Array, "B T K H"],
     *,
     end: Int[Array, "B T"],
-    base: Int[Array, "B T"],
-    cache: Cache | None,
+    readings: Sequence[Reading],
     layer: Int[Array, ""] | int,
 ) -> Float[Array, "B T N H"]:
     """What each query reads from the keys that it sees; `query` comes scaled by 1 / sqrt(H).
 
-    `cache` is read at `layer` and does not hold this chunk yet; None where nothing precedes it (`base` is unused).
+    The caches of `readings` are read at `layer` and do not hold this chunk yet.
     """
     batch, length, num_heads, head_dim = query.shape
     num_kv_heads = key.shape[2]
     grouped = query.reshape(batch, length, num_kv_heads, num_heads // num_kv_heads, head_dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4)  # B K G T H: the G queries of a kv head are rows of one product
-    start = _nothing(grouped)
-    if cache is not None:
-        start = _attend_cache(start, grouped, base, cache, layer)
+    softmax = _nothing(grouped)
+    for reading in readings:
+        is_stem = reading.cache.keys.shape[1] < batch
+        softmax = (_attend_stem if is_stem else _attend_cache)(softmax, grouped, reading, layer)
     key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
-    result = _attend_chunk(start, grouped, key, value, end)
+    result = _attend_chunk(softmax, grouped, key, value, end)
     return result.transpose(0, 3, 1, 2, 4).reshape(batch, length, num_heads, head_dim).astype(query.dtype)
+
+
+def reading(cache: Cache, base: Int[Array, "B T"]) -> Reading:
+    """What the queries read of `cache`: slots below their `base`."""
+    return Reading(cache, base, -(-jnp.max(base) // _key_block(cache)))
 
 
 def contain_nonfinite(
@@ -81,12 +98,12 @@ def write(
     cache: Cache, keys: Float[Array, "L B T K H"], values: Float[Array, "L B T K H"], slots: Int[Array, "B T"]
 ) -> Cache:
     """The cache with token t of row b at `slots[b, t]`; a slot >= S drops its token. In place if `cache` is donated."""
-    rows = jnp.arange(slots.shape[0])[:, None]
 
-    def put(old: Float[Array, "L B K S H"], new: Float[Array, "L B T K H"]) -> Float[Array, "L B K S H"]:
-        return old.at[:, rows, :, slots].set(new.transpose(1, 2, 0, 3, 4).astype(old.dtype), mode="drop")
+    def put(old: Float[Array, "L K S H"], new: Float[Array, "L T K H"], where: Int[Array, " T"]) -> Array:
+        return old.at[:, :, where].set(new.swapaxes(1, 2).astype(old.dtype), mode="drop")
 
-    return Cache(put(cache.keys, keys), put(cache.values, values))
+    rows = jax.vmap(put, in_axes=(1, 1, 0), out_axes=1)  # a mapped axis stays split over devices
+    return Cache(rows(cache.keys, keys, slots), rows(cache.values, values, slots))
 
 
 def _nothing(query: Float[Array, "B K G T H"]) -> Softmax:
@@ -146,19 +163,33 @@ def _attend_chunk(
     return jnp.concatenate(results, axis=3) if len(results) > 1 else results[0]
 
 
+def _attend_stem(
+    start: Softmax, query: Float[Array, "B K G T H"], reading: Reading, layer: Int[Array, ""] | int
+) -> Softmax:
+    """`start`, and the stem: the queries of all rows are rows of one product, so its slots are read once."""
+    batch, length = reading.base.shape
+
+    def fold(x: Array) -> Array:
+        return jnp.moveaxis(x, 0, 2).reshape(1, *x.shape[1:3], batch * length, *x.shape[4:])
+
+    def unfold(x: Array) -> Array:
+        return jnp.moveaxis(x.reshape(*x.shape[1:3], batch, length, *x.shape[4:]), 2, 0)
+
+    flat = reading._replace(base=reading.base.reshape(1, -1))
+    softmax = _attend_cache(Softmax(*map(fold, start)), fold(query), flat, layer)
+    return Softmax(*map(unfold, softmax))
+
+
 def _attend_cache(
-    start: Softmax,
-    query: Float[Array, "B K G T H"],
-    base: Int[Array, "B T"],
-    cache: Cache,
-    layer: Int[Array, ""] | int,
+    start: Softmax, query: Float[Array, "B K G T H"], reading: Reading, layer: Int[Array, ""] | int
 ) -> Softmax:
     """`start`, and the cache slots below `base`: block by block, as many blocks as the longest path has.
 
     Blocks are sliced from the whole cache: a layer, let alone the cache, is never copied.
     """
+    cache, base, num_blocks = reading
     _, batch, num_kv_heads, size, head_dim = cache.keys.shape
-    block = min(KEY_BLOCK, size)
+    block = _key_block(cache)
 
     def body(index: Int[Array, ""], softmax: Softmax) -> Softmax:
         # The last block ends at S; where S is no multiple of the block it overlaps the block before, masked there.
@@ -171,4 +202,9 @@ def _attend_cache(
         visible = (slot >= index * block) & (slot < base[:, :, None])
         return _add(softmax, query, key, value, visible)
 
-    return lax.fori_loop(0, -(-jnp.max(base) // block), body, start)
+    return lax.fori_loop(0, num_blocks, body, start)
+
+
+def _key_block(cache: Cache) -> int:
+    """Cache slots read at a time."""
+    return min(KEY_BLOCK, cache.keys.shape[3])

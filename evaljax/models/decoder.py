@@ -5,6 +5,7 @@ V vocabulary.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
 }
+
+
+class Stem(NamedTuple):
+    """What every row has before everything else: a cache of one row, of which the first `length` slots count."""
+
+    cache: Cache
+    length: Int[Array, ""]
 
 
 class Blocks(nnx.Module):
@@ -104,17 +112,23 @@ def forward(
     base: Int[Array, "B T"],
     slots: Int[Array, "B T"],
     cache: Cache | None,
+    stem: Stem | None = None,
 ) -> tuple[Float[Array, "B T D"], Cache | None]:
     """The hidden states after the final norm, and the cache with this chunk's keys and values at `slots`.
 
-    Token q sees chunk token k iff k <= q < end[k], and cache slot s, as it came in, iff s < base[q]. A slot >= S drops
-    its token: no later chunk sees it.
-    Decoding is T == 1 with position == base == slot == number of tokens so far, and end == 1.
+    Token q sees chunk token k iff k <= q < end[k], cache slot s, as it came in, iff s < base[q], and all of the stem. A
+    slot >= S drops its token: no later chunk sees it.
+    Decoding is T == 1 with end == 1, position == number of tokens so far, and base == slot == those after the stem.
     Without a cache (None) `base` and `slots` are unused and the function is reverse-differentiable.
     """
     config = decoder.config
     hidden = decoder.embedding[...][tokens]
     rotation = _rotation(config, positions)
+    readings = []
+    if stem is not None:
+        readings.append(attention.reading(stem.cache, jnp.full_like(positions, stem.length)))
+    if cache is not None:
+        readings.append(attention.reading(cache, base))
     graphdef, stacked = nnx.split(decoder.blocks)
 
     def layer(hidden: Array, scanned: tuple[Array, nnx.State]) -> tuple[Array, tuple[Array, Array] | None]:
@@ -122,7 +136,7 @@ def forward(
         block = nnx.merge(graphdef, parameters)
         query, key, value = _project(config, block, hidden, rotation)
         key, value = attention.contain_nonfinite(key, value)
-        read = attention.attend(query, key, value, end=end, base=base, cache=cache, layer=index)
+        read = attention.attend(query, key, value, end=end, readings=readings, layer=index)
         hidden = hidden + _linear("btnh,dnh->btd", read, block.output, block.output_bias)
         hidden = hidden + _mlp(config, block, hidden)
         return hidden, None if cache is None else (key, value)

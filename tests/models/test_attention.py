@@ -44,29 +44,37 @@ def draw(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
-attend = jax.jit(attention.attend)
+@jax.jit
+def attend(query, key, value, *, end, bases, caches, layer):
+    readings = [attention.reading(cache, base) for cache, base in zip(caches, bases, strict=True)]
+    return attention.attend(query, key, value, end=end, readings=readings, layer=layer)
 
 
 @pytest.mark.parametrize(("length", "size"), [(1, 5), (1, 300), (7, 128), (65, 130), (150, 257)])
-def test_a_query_reads_its_ancestors_in_the_chunk_and_the_cache_slots_below_its_base(length, size):
+@pytest.mark.parametrize("stem_length", [0, 1, 150])
+def test_a_query_reads_the_stem_the_cache_slots_below_its_base_and_its_ancestors(length, size, stem_length):
     rng = np.random.default_rng(length)
     query = draw(rng, BATCH, length, KV_HEADS * GROUP, HEAD_DIM)
     key, value = draw(rng, BATCH, length, KV_HEADS, HEAD_DIM), draw(rng, BATCH, length, KV_HEADS, HEAD_DIM)
     cache = attention.Cache(*(draw(rng, LAYERS, BATCH, KV_HEADS, size, HEAD_DIM) for _ in range(2)))
+    stem = attention.Cache(*(draw(rng, LAYERS, 1, KV_HEADS, 160, HEAD_DIM) for _ in range(2)))
     base = rng.integers(0, size + 1, (BATCH, length)).astype(np.int32)
     base[0, 0] = size
     forests = [random_forest(rng, length) for _ in range(BATCH)]
     end = np.stack([forest[1] for forest in forests])
 
-    got = attend(query, key, value, end=end, base=base, cache=cache, layer=1)
+    bases = (np.full_like(base, stem_length), base)
+    got = attend(query, key, value, end=end, bases=bases, caches=(stem, cache), layer=1)
 
     for row in range(BATCH):
         for token in range(length):
             path, slots = ancestors(forests[row][0], token), base[row, token]
             for head in range(KV_HEADS * GROUP):
                 kv = head // GROUP
-                keys = np.concatenate([cache.keys[1, row, kv, :slots], key[row, path, kv]])
-                values = np.concatenate([cache.values[1, row, kv, :slots], value[row, path, kv]])
+                before = [stem.keys[1, 0, kv, :stem_length], cache.keys[1, row, kv, :slots]]
+                keys = np.concatenate([*before, key[row, path, kv]])
+                before = [stem.values[1, 0, kv, :stem_length], cache.values[1, row, kv, :slots]]
+                values = np.concatenate([*before, value[row, path, kv]])
                 want = by_definition(query[row, token, head], keys, values)
                 np.testing.assert_allclose(got[row, token, head], want, atol=2e-6, rtol=2e-5)
 
@@ -76,7 +84,7 @@ def test_scores_far_from_zero_do_not_overflow():
     query, key = 1e3 * draw(rng, 1, 3, 1, 4), 1e3 * draw(rng, 1, 3, 1, 4)
     value = draw(rng, 1, 3, 1, 4)
     zero = jnp.zeros((1, 3), jnp.int32)
-    got = attention.attend(query, key, value, end=zero + 3, base=zero, cache=None, layer=0)
+    got = attention.attend(query, key, value, end=zero + 3, readings=(), layer=0)
     for token in range(3):
         want = by_definition(query[0, token, 0], key[0, : token + 1, 0], value[0, : token + 1, 0])
         np.testing.assert_allclose(got[0, token, 0], want, rtol=1e-4, atol=1e-5)
@@ -101,5 +109,5 @@ def test_a_broken_value_reaches_only_the_tokens_that_see_it():
     value[0, 1, 0, 2] = np.inf
     end = jnp.array([[4, 3, 3, 4]])  # 0 -> (1 -> 2), 3
     key, value = attention.contain_nonfinite(jnp.array(key), jnp.array(value))
-    got = attention.attend(query, key, value, end=end, base=jnp.zeros_like(end), cache=None, layer=0)
+    got = attention.attend(query, key, value, end=end, readings=(), layer=0)
     assert np.isfinite(got).all(axis=(0, 2, 3)).tolist() == [True, False, False, True]
