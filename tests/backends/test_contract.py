@@ -135,6 +135,17 @@ def test_an_empty_text_has_probability_one(backend):
     assert answers[0].logprob == pytest.approx(answers[3].logprob, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["jax", "torch", "fake"])
+def test_what_a_request_needs_beyond_the_limit_is_cut_and_noted(name, tiny_model):  # case C14
+    backend = open_named(name, tiny_model, max_length=24)
+    scored = [request.LoglikelihoodRequest(context, " 4 the 5") for context in (CONTEXT, "", CONTEXT * 2)]
+    asked = [request.GenerateRequest(context, request.Sampling(max_gen_toks=5)) for context in ("One", CONTEXT, "")]
+    excess = [max(0, count - backend.max_length) for count in backend.count_tokens([*scored, *asked])]
+    answers = [*backend.loglikelihood(scored), *backend.generate_until(asked)]
+    assert [answer.num_truncated for answer in answers] == excess
+    assert sorted(map(bool, excess)) == [False] * 3 + [True] * 3
+
+
 def test_generation_stops_at_its_limit(backend):
     contexts = [CONTEXT, "", "é", CONTEXT]
     for limit in (1, 7):

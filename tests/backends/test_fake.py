@@ -49,6 +49,21 @@ def test_samples_differ_by_repeat_and_by_seed_but_not_by_call():
     assert len(set(texts)) == 4
 
 
+def test_with_a_limit_it_reads_what_is_left_of_a_request():  # case C14
+    short = testing.FakeBackend(max_length=8)
+    asked = [request.LoglikelihoodRequest(*pair) for pair in (("0123456789", "A"), ("23456789", "A"), ("", "12345678"))]
+    cut, whole, full = short.loglikelihood(asked)
+    assert (cut.num_truncated, whole.num_truncated, full.num_truncated) == (2, 0, 0)
+    assert cut.logprob == whole.logprob == score("23456789", "A").logprob
+    assert short.count_tokens(asked) == [10, 8, 8]
+    prompts = [request.GenerateRequest(text, request.Sampling(max_gen_toks=3)) for text in ("0123456789", "56789", "")]
+    cut, whole, _ = short.generate_until(prompts)
+    assert (cut.text, cut.num_truncated, whole.num_truncated) == (whole.text, 5, 0)
+    assert short.count_tokens(prompts) == [13, 8, 4]
+    with pytest.raises(errors.RequestError, match="the continuation has 9 tokens, the model reads at most 8"):
+        short.loglikelihood([request.LoglikelihoodRequest("b", "x" * 9)])
+
+
 def test_an_empty_continuation_is_an_error_that_shows_the_context():
     with pytest.raises(errors.RequestError, match=r"context 'Q: one'.*the continuation is empty"):
         score("Q: one", "")

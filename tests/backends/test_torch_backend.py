@@ -1,10 +1,12 @@
 import importlib.util
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from evaljax import testing
 from evaljax.backends import table
 from evaljax.core import config, errors, request
 
@@ -49,6 +51,26 @@ def test_a_batch_generates_what_each_prompt_generates_alone(tiny_model):
             with torch.inference_mode():
                 ids.append(int(backend.model(torch.tensor([ids])).logits[0, -1].argmax()))
         assert answer.text == backend.tokenizer.decode(ids[-6:])
+
+
+def test_no_text_ends_before_its_least_number_of_tokens_but_at_a_stop_string(tmp_path):
+    pytest.importorskip("torch")
+    folder = testing.tiny_model_folder(tmp_path, seed=3)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<"}))
+    backend = open_torch(folder)
+
+    def answer(**settings):
+        asked = request.GenerateRequest("Q: Which number follows 3?\nA:", request.Sampling(max_gen_toks=20, **settings))
+        return backend.generate_until([asked])[0]
+
+    stop, length = request.FinishReason.STOP, request.FinishReason.LENGTH
+    assert answer() == request.GenerateResponse("SI:I:Q*GJJJSa", 14, stop)
+    assert answer(min_tokens=13) == answer()  # the 14th ends it
+    longer = answer(min_tokens=20)
+    assert (longer.num_tokens, longer.finish_reason, longer.text[:13]) == (20, length, answer().text)
+    assert "<" not in longer.text
+    assert answer(min_tokens=20, until=("Q",)) == request.GenerateResponse("SI:I:", 6, stop)
 
 
 def test_without_torch_the_error_says_what_to_install(tiny_model, monkeypatch):

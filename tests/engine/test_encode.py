@@ -220,3 +220,25 @@ def test_smollm2_splits_as_recorded(smollm2: tokenizer.Tokenizer) -> None:
     merged = one("The cat", "s", smollm2)
     assert smollm2.decode(parts(merged)[1]) == " cats"
     assert merged.boundary_merge
+
+
+@pytest.mark.parametrize("tok", [PLAIN, BOS], ids=["plain", "bos"])
+@pytest.mark.parametrize("max_length", [4, 8, 12])
+def test_what_a_request_needs_beyond_the_limit_is_what_it_loses(tok: tokenizer.Tokenizer, max_length: int) -> None:
+    pairs = [("0123456789", "A"), ("0123", "4567"), ("", "abcd"), ("x ", "y"), (" ", "z"), ("日本", "x")]
+    scored = [request.LoglikelihoodRequest(*pair) for pair in pairs]
+    prompts = [
+        request.GenerateRequest(text, request.Sampling(max_gen_toks=limit))
+        for text in ("0123456789", "")
+        for limit in (1, 3)
+    ]
+    mixed = [scored[0], prompts[0], *scored[1:], *prompts[1:]]
+    counts = dict(zip(map(id, mixed), encode.count_tokens(tok, mixed), strict=True))
+    lost = [encoded.num_truncated for encoded in encode.encode_loglikelihood(tok, scored, max_length)]
+    assert [max(0, counts[id(asked)] - max_length) for asked in scored] == lost
+    lost = [prompt.num_truncated for prompt in encode.encode_prompts(tok, prompts, max_length)]
+    assert [max(0, counts[id(asked)] - max_length) for asked in prompts] == lost
+
+
+def test_a_continuation_that_no_model_could_read_is_counted_too() -> None:
+    assert encode.count_tokens(PLAIN, [request.LoglikelihoodRequest("b", "x" * 5000)]) == [5000]

@@ -45,6 +45,17 @@ def test_lengths_have_lm_evals_priority():  # case C63
     assert sampling(max_completion_tokens=1, max_tokens=2).max_gen_toks == 2
 
 
+@pytest.mark.parametrize("key", ["min_tokens", "min_new_tokens", "min_gen_toks"])
+def test_a_least_number_of_tokens_has_the_name_it_has_elsewhere(key):
+    assert sampling(**{key: 8, "max_gen_toks": 8}).min_tokens == 8
+    assert sampling(**{key: None}).min_tokens == sampling(**{key: 0}).min_tokens == 0
+
+
+def test_of_several_least_numbers_the_first_counts():
+    assert sampling(min_gen_toks=1, min_new_tokens=2, min_tokens=3).min_tokens == 3
+    assert sampling(min_gen_toks=1, min_new_tokens=2).min_tokens == 2
+
+
 def test_cuts_and_seed_count_only_where_something_is_drawn():
     drawn = sampling(temperature=0.5, top_p=0.9, top_k=3, seed=1)
     assert (drawn.top_p, drawn.top_k, drawn.seed) == (0.9, 3, 1)
@@ -60,6 +71,9 @@ def test_cuts_and_seed_count_only_where_something_is_drawn():
         ({"untill": []}, "unknown key 'generation_kwargs.untill' .* Did you mean 'until'"),
         ({"until": [1]}, "until must be a stop string or a list of stop strings"),
         ({"top_p": 0}, "top_p must be a number above 0"),
+        ({"min_tokens": -1}, "min_tokens must be a whole number, 0 or more, found -1"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "task 't': .*min_tokens is 9; expected 0 to 8, the most"),
+        ({"min_token": 9}, "Did you mean 'min_tokens'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(kwargs, message):
