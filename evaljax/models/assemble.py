@@ -1,19 +1,24 @@
-"""From the tensors of a file to the parameters of a decoder: everything checked first, then stacked over layers."""
+"""From the tensors of a file to the parameters of a decoder: all checked first, then read part by part as they lie.
+
+Block parameters are stacked over layers. Of each tensor only the part that a device needs is read (of a GGUF file: the
+rows): neither the host nor a device ever holds more of a parameter than its share.
+"""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
 from evaljax.core import errors
 from evaljax.models import config as config_lib
-from evaljax.models import decoder, family, model
+from evaljax.models import decoder, family, model, sharding
 
 MAX_LISTED = 20
+TIED_ROWS = 4096  # rows of head and embedding compared at a time
 NUMPY_DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
@@ -28,12 +33,12 @@ class Source:
     Attributes:
       where: file or folder, for errors.
       shapes: shape of every tensor by name, from headers alone.
-      load: the values of one tensor.
+      load: the values of a part of one tensor, a slice with both bounds for each axis.
     """
 
     where: str
     shapes: Mapping[str, tuple[int, ...]]
-    load: Callable[[str], np.ndarray]
+    load: Callable[[str, sharding.Index], np.ndarray]
 
 
 def load_model(
@@ -44,15 +49,25 @@ def load_model(
     dtype: str,
     ignored: tuple[str, ...] = (),
     tied_head: str | None = None,
+    shardings: sharding.Shardings | None = None,
 ) -> model.Model:
-    """The model with every parameter from `source`, cast to `dtype`; CheckpointError if they do not fit exactly."""
+    """The model with every parameter from `source`, cast to `dtype`; CheckpointError if they do not fit exactly.
+
+    Parameters lie as `shardings` says; None: on the default device.
+    """
     spare = (*ignored, re.escape(tied_head)) if tied_head and config.tie_embeddings else ignored
     check(config.num_layers, source.where, source.shapes, tensors, spare)
     if tied_head in source.shapes and config.tie_embeddings:
         check_tied(source, tensors[("embedding",)].name, str(tied_head))
     shapes = config_lib.parameter_shapes(config)
-    kind = NUMPY_DTYPES[dtype]
-    return build(config, {path: jnp.asarray(_load(source, t, shapes[path], kind)) for path, t in tensors.items()})
+
+    def load(path: family.Path, tensor: family.Tensor) -> jax.Array:
+        def read(index: sharding.Index) -> np.ndarray:
+            return _read(source, tensor, shapes[path], index, NUMPY_DTYPES[dtype])
+
+        return sharding.place(shapes[path], shardings[path] if shardings else None, read)
+
+    return build(config, {path: load(path, tensor) for path, tensor in tensors.items()})
 
 
 def build(config: config_lib.ModelConfig, parameters: Mapping[family.Path, jax.Array]) -> model.Model:
@@ -93,27 +108,65 @@ def check(
 
 def check_tied(source: Source, embedding: str, head: str) -> None:
     """Nothing, if the head that a tied checkpoint also stores is its embedding."""
-    if not np.array_equal(source.load(embedding), source.load(head)):
+    rows, columns = source.shapes[embedding]
+    parts = [(slice(row, min(row + TIED_ROWS, rows)), slice(0, columns)) for row in range(0, rows, TIED_ROWS)]
+    same_shape = source.shapes[head] == (rows, columns)
+    if not same_shape or any(not np.array_equal(source.load(embedding, p), source.load(head, p)) for p in parts):
         raise errors.CheckpointError(
             f"{source.where}: the configuration ties head and embedding, but {head} differs from {embedding};"
             " expected equal tensors, or tie_word_embeddings = false"
         )
 
 
-def _load(source: Source, tensor: family.Tensor, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """One parameter: its tensor, or its layers' tensors stacked."""
+def _read(
+    source: Source, tensor: family.Tensor, shape: tuple[int, ...], index: sharding.Index, dtype: np.dtype
+) -> np.ndarray:
+    """A part of one parameter: of its tensor, or of its layers' tensors, stacked."""
     if "{layer}" not in tensor.name:
-        return _cast(source, tensor.name, dtype).reshape(shape)
-    stacked = np.empty((shape[0], *tensor.shape), dtype)
-    for layer, name in enumerate(tensor.names(shape[0])):
-        values = _cast(source, name, dtype)
-        stacked[layer] = _part_pairs(values, tensor.num_heads) if tensor.num_heads else values
-    return stacked.reshape(shape)
+        return _read_layer(source, tensor, shape, index, dtype)
+    values = np.empty([part.stop - part.start for part in index], dtype)
+    for place, layer in enumerate(range(index[0].start, index[0].stop)):
+        one = dataclasses.replace(tensor, name=tensor.name.format(layer=layer))
+        values[place] = _read_layer(source, one, shape[1:], index[1:], dtype)
+    return values
 
 
-def _cast(source: Source, name: str, dtype: np.dtype) -> np.ndarray:
-    """A tensor in `dtype`; only floating point is cast (integers would be quantised weights)."""
-    values = source.load(name)
+def _read_layer(
+    source: Source, tensor: family.Tensor, shape: tuple[int, ...], index: sharding.Index, dtype: np.dtype
+) -> np.ndarray:
+    """A part of a tensor, in the shape of its parameter.
+
+    parameter   9 heads    64   576        index   3:6   0:64   0:576
+    tensor      576 rows        576        read    192:384      0:576
+    """
+    stored, sizes, inner = [], [], []
+    for axes in _merged(tensor.shape, shape):
+        first = index[axes[0]]
+        each = math.prod(shape[axis] for axis in axes[1:])
+        stored.append(slice(first.start * each, first.stop * each))
+        sizes += [first.stop - first.start, *(shape[axis] for axis in axes[1:])]
+        inner += [slice(None), *(index[axis] for axis in axes[1:])]
+    values = _cast(source, tensor.name, tuple(stored), dtype)
+    if tensor.num_heads:
+        values = _part_pairs(values, index[0].stop - index[0].start)
+    return values.reshape(sizes)[tuple(inner)]
+
+
+def _merged(stored: tuple[int, ...], shape: tuple[int, ...]) -> list[range]:
+    """The axes of a parameter that each axis of its tensor holds: (576, 576) of (9, 64, 576) gives 0:2, 2:3."""
+    groups, first = [], 0
+    for size in stored:
+        last = first + 1
+        while math.prod(shape[first:last]) < size:
+            last += 1
+        groups.append(range(first, last))
+        first = last
+    return groups
+
+
+def _cast(source: Source, name: str, index: sharding.Index, dtype: np.dtype) -> np.ndarray:
+    """A part of a tensor in `dtype`; only floating point is cast (integers would be quantised weights)."""
+    values = source.load(name, index)
     if values.dtype not in (*NUMPY_DTYPES.values(), np.dtype(np.float64)):
         raise errors.CheckpointError(
             f"{source.where}: {name} is {values.dtype}; expected float32, float16, bfloat16 or float64"

@@ -10,7 +10,7 @@ from typing import Any
 
 from evaljax.core import config as run_config
 from evaljax.core import errors, lookup
-from evaljax.models import assemble, config, family, gguf_file, hf_config, hub, orbax_dir, safetensors_file
+from evaljax.models import assemble, config, family, gguf_file, hf_config, hub, orbax_dir, safetensors_file, sharding
 from evaljax.models.families import table
 from evaljax.models.model import Model
 
@@ -29,8 +29,10 @@ def read_config(path: str, *, revision: str | None = None) -> config.ModelConfig
     return _family(raw, folder).read_config(raw, str(folder / "config.json"))
 
 
-def read_model(path: str, *, dtype: str, revision: str | None = None) -> Model:
-    """The model at `path`, its parameters in `dtype`.
+def read_model(
+    path: str, *, dtype: str, revision: str | None = None, shardings: sharding.Shardings | None = None
+) -> Model:
+    """The model at `path`, its parameters in `dtype`, read straight into where `shardings` says; None: one device.
 
     `path` is a Hugging Face folder, a hub id, a .gguf file, or a folder that `write_orbax` wrote. CheckpointError names
     the file and everything about it that does not fit.
@@ -38,15 +40,23 @@ def read_model(path: str, *, dtype: str, revision: str | None = None) -> Model:
     lookup.check(run_config.DTYPES, dtype, what="dtype")
     if path.endswith(".gguf"):
         hub.refuse_revision(path, revision)
-        return gguf_file.read_model(pathlib.Path(path), dtype=dtype)
+        return gguf_file.read_model(pathlib.Path(path), dtype=dtype, shardings=shardings)
     folder = hub.folder(path, revision=revision, weights=True)
     if orbax_dir.is_ours(folder):
-        return orbax_dir.read_model(folder, dtype=dtype)
+        return orbax_dir.read_model(folder, dtype=dtype, shardings=shardings)
     raw = hf_config.load_config(folder)
     of = _family(raw, folder)
     cfg = of.read_config(raw, str(folder / "config.json"))
     source = safetensors_file.open_folder(folder)
-    return assemble.load_model(cfg, source, of.tensors(cfg), dtype=dtype, ignored=of.ignored, tied_head=of.tied_head)
+    return assemble.load_model(
+        cfg,
+        source,
+        of.tensors(cfg),
+        dtype=dtype,
+        ignored=of.ignored,
+        tied_head=of.tied_head,
+        shardings=shardings,
+    )
 
 
 def _family(raw: dict[str, Any], folder: pathlib.Path) -> family.Family:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evaljax.core import errors, lookup
-from evaljax.models import assemble, config, family, gguf_reader, hf_config
+from evaljax.models import assemble, config, family, gguf_reader, hf_config, sharding
 from evaljax.models.model import Model
 
 NAMES: dict[family.Path, str] = {
@@ -72,8 +72,8 @@ def read_config(file: pathlib.Path) -> config.ModelConfig:
     return _config(_read(file))
 
 
-def read_model(file: pathlib.Path, *, dtype: str) -> Model:
-    """The file's model, dequantised to `dtype`."""
+def read_model(file: pathlib.Path, *, dtype: str, shardings: sharding.Shardings | None = None) -> Model:
+    """The file's model, dequantised to `dtype`; its parameters lie as `shardings` says."""
     contents = _read(file)
     cfg = _config(contents)
     shapes = config.parameter_shapes(cfg)
@@ -85,9 +85,10 @@ def read_model(file: pathlib.Path, *, dtype: str) -> Model:
     source = assemble.Source(
         where=contents.where,
         shapes={name: tuple(int(n) for n in reversed(tensor.shape)) for name, tensor in contents.tensors.items()},
-        load=lambda name: _dequantise(contents, name),
+        load=lambda name, index: _dequantise(contents, name, index),
     )
-    return assemble.load_model(cfg, source, tensors, dtype=dtype, ignored=(ROPE_FACTORS.replace(".", r"\."),))
+    ignored = (ROPE_FACTORS.replace(".", r"\."),)
+    return assemble.load_model(cfg, source, tensors, dtype=dtype, ignored=ignored, shardings=shardings)
 
 
 def _read(file: pathlib.Path) -> Contents:
@@ -96,13 +97,14 @@ def _read(file: pathlib.Path) -> Contents:
     return Contents(str(file), keys, {tensor.name: tensor for tensor in reader.tensors})
 
 
-def _dequantise(contents: Contents, name: str) -> np.ndarray:
-    """A tensor's values as floats."""
+def _dequantise(contents: Contents, name: str, index: sharding.Index) -> np.ndarray:
+    """The values of a part of a tensor, as floats; of a matrix only the rows of that part are dequantised."""
     import gguf
 
     tensor = contents.tensors[name]
+    rows = index[:-1]  # blocks of quantised values lie along the last axis
     try:
-        return gguf.dequantize(tensor.data, tensor.tensor_type)
+        return gguf.dequantize(tensor.data[rows], tensor.tensor_type)[..., index[-1]]
     except NotImplementedError as error:
         raise errors.CheckpointError(f"{contents.where}: {name}: cannot dequantise: {error}") from error
 
@@ -152,7 +154,7 @@ def _scaling(contents: Contents, keys: Mapping[str, Any]) -> config.RopeScaling 
     """The rotary scaling: a tensor of factors (how GGUF stores llama3's), or a linear factor."""
     kind = str(keys.get("rope.scaling.type", "none"))
     if ROPE_FACTORS in contents.tensors:
-        factors = _dequantise(contents, ROPE_FACTORS).astype(np.float32).ravel()
+        factors = _dequantise(contents, ROPE_FACTORS, (slice(None),)).astype(np.float32).ravel()
         return hf_config.scaling(contents.where, {"kind": "factors", "factors": tuple(float(f) for f in factors)})
     kinds = {"none": None, "linear": "linear"}
     known = lookup.find(kinds, kind, what="rope.scaling.type", where=contents.where, error=errors.CheckpointError)

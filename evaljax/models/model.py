@@ -2,9 +2,10 @@
 
 import dataclasses
 
+import jax
 from flax import nnx
 
-from evaljax.models import config, decoder
+from evaljax.models import config, decoder, sharding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,9 @@ class Model:
 
 
 def of(module: decoder.Decoder) -> Model:
-    """The decoder as a `Model`."""
+    """The decoder as a `Model`; parameters that lie on a mesh with Explicit axes are taken as on one with Auto axes."""
     graphdef, params = nnx.split(module, nnx.Param)
+    params = jax.tree.map(sharding.with_auto_axes, params)
     return Model(config=module.config, graphdef=graphdef, params=params)
 
 

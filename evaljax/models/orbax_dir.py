@@ -12,7 +12,7 @@ import jax
 from flax import nnx, traverse_util
 
 from evaljax.core import errors, lookup
-from evaljax.models import assemble, config, family
+from evaljax.models import assemble, config, family, sharding
 from evaljax.models.model import Model
 
 FORMAT = 1
@@ -48,8 +48,8 @@ def read_config(folder: pathlib.Path) -> config.ModelConfig:
         raise errors.CheckpointError(f"{path}: {error}") from error
 
 
-def read_model(folder: pathlib.Path, *, dtype: str) -> Model:
-    """The model in the folder, cast to `dtype`."""
+def read_model(folder: pathlib.Path, *, dtype: str, shardings: sharding.Shardings | None = None) -> Model:
+    """The model in the folder, cast to `dtype`; its parameters lie as `shardings` says, whatever mesh wrote them."""
     import orbax.checkpoint as ocp
 
     cfg = read_config(folder)
@@ -64,7 +64,7 @@ def read_model(folder: pathlib.Path, *, dtype: str) -> Model:
         expected = config.parameter_shapes(cfg)
         tensors = {key: family.Tensor(_name(key), shape) for key, shape in expected.items()}
         assemble.check(cfg.num_layers, str(path), shapes, tensors)
-        target = _target(expected, dtype)
+        target = _target(expected, dtype, shardings)
         arguments = ocp.args.PyTreeRestore(target, restore_args=ocp.checkpoint_utils.construct_restore_args(target))
         try:
             restored = checkpointer.restore(path, arguments)
@@ -90,11 +90,16 @@ def write(model: Model, path: str) -> None:
         raise errors.OutputError(f"{folder}: cannot write the model: {error}") from error
 
 
-def _target(shapes: dict[family.Path, tuple[int, ...]], dtype: str) -> dict[str, Any]:
-    """What to restore: shapes, dtype and one device, as Orbax wants it."""
+def _target(
+    shapes: dict[family.Path, tuple[int, ...]], dtype: str, shardings: sharding.Shardings | None
+) -> dict[str, Any]:
+    """What to restore: shapes, dtype and places, as Orbax wants it."""
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     kind = assemble.NUMPY_DTYPES[dtype]
-    leaves = {key: jax.ShapeDtypeStruct(shape, kind, sharding=device) for key, shape in shapes.items()}
+    leaves = {
+        key: jax.ShapeDtypeStruct(shape, kind, sharding=shardings[key] if shardings else device)
+        for key, shape in shapes.items()
+    }
     return traverse_util.unflatten_dict(leaves)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import safetensors
 
 from evaljax.core import errors
-from evaljax.models import assemble
+from evaljax.models import assemble, sharding
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -19,9 +19,9 @@ def open_folder(folder: pathlib.Path) -> assemble.Source:
     where = {name: file for file, handle in opened.items() for name in handle.keys()}  # noqa: SIM118 (no mapping)
     shapes = {name: tuple(opened[file].get_slice(name).get_shape()) for name, file in where.items()}
 
-    def load(name: str) -> np.ndarray:
+    def load(name: str, index: sharding.Index) -> np.ndarray:
         try:
-            return opened[where[name]].get_tensor(name)
+            return opened[where[name]].get_slice(name)[index]
         except (safetensors.SafetensorError, TypeError, AttributeError) as error:
             raise errors.CheckpointError(f"{where[name]}: cannot read {name}: {error}") from error
 

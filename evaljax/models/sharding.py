@@ -131,9 +131,9 @@ def with_auto_axes(array: jax.Array) -> jax.Array:
 
     `jax.make_mesh` makes Explicit axes, under which every ambiguous product is an error.
     """
-    sharding = array.sharding
-    if not isinstance(sharding, NamedSharding) or all(kind == AxisType.Auto for kind in sharding.mesh.axis_types):
+    where = getattr(array, "sharding", None)  # inside jit an array has none
+    if not isinstance(where, NamedSharding) or all(kind == AxisType.Auto for kind in where.mesh.axis_types):
         return array
-    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names, axis_types=(AxisType.Auto,) * len(sharding.mesh.shape))
+    mesh = Mesh(where.mesh.devices, where.mesh.axis_names, axis_types=(AxisType.Auto,) * len(where.mesh.shape))
     parts = [shard.data for shard in array.addressable_shards]
-    return jax.make_array_from_single_device_arrays(array.shape, NamedSharding(mesh, sharding.spec), parts)
+    return jax.make_array_from_single_device_arrays(array.shape, NamedSharding(mesh, where.spec), parts)
