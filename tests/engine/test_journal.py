@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 import os
 import random
 import signal
@@ -294,14 +293,6 @@ def test_no_memory_is_shared_and_one_file_is_left(tmp_path):
         opened.lookup("s", [b"k"])
 
 
-def test_a_commit_waits_for_no_disk(tmp_path):
-    opened = filled(tmp_path)
-    [[level]] = opened._connect().execute("PRAGMA synchronous").fetchall()
-    [[mode]] = opened._connect().execute("PRAGMA journal_mode").fetchall()
-    assert (level, mode) == (1, "wal")  # 1: NORMAL
-    opened.close()
-
-
 # Damage.
 
 
@@ -454,8 +445,3 @@ def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path):
     assert found(opened, range(5000)) == set(range(10))
     assert opened.notes == []
     opened.close()
-
-
-def test_what_no_number_can_be_is_no_fact():
-    with pytest.raises(ValueError, match="Out of range float"):
-        journal.scope({**FACTS, "more": math.nan})

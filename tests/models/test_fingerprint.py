@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from evaljax.models import assemble, config, fingerprint
 
 CONFIG = config.ModelConfig(
-    vocab_size=16, num_layers=2, embed_dim=8, mlp_dim=16, num_heads=4, num_kv_heads=2, head_dim=8, attention_bias=True
+    vocab_size=16, num_layers=2, embed_dim=8, mlp_dim=16, num_heads=4, num_kv_heads=2, head_dim=8
 )
 
 
@@ -81,12 +81,12 @@ def test_dtype_and_configuration_count():
     assert len(set(seen)) == len(seen)
 
 
-LAYOUTS = [(1, 1), (1, 2), (4, 1), (2, 4), (8, 1), (1, 8)]
+LAYOUTS = [(1, 1), (1, 2), (4, 1), (2, 4)]
 
 
 @pytest.mark.parametrize(
     ("dtype", "layout"),
-    [*(("float32", layout) for layout in LAYOUTS), ("bfloat16", (2, 4)), ("float16", (2, 4))],
+    [*(("float32", layout) for layout in LAYOUTS), ("bfloat16", (1, 8)), ("float16", (8, 1))],
 )
 def test_the_same_over_any_number_of_devices(dtype, layout):
     kind = assemble.NUMPY_DTYPES[dtype]
