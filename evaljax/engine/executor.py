@@ -1,15 +1,15 @@
-"""The two executables of scoring, and the loop that runs a plan through them.
+"""The executable of scoring, and the loop that runs a plan through it.
 
-`forward_step` forwards one chunk of every row and puts the hidden states that predict targets in the pool.
-`reduce_pool` multiplies pooled states with the vocabulary, block by block, and keeps the log-probabilities and greedy
-flags of the targets: logits never exist for more than one block of rows.
+`score_step` forwards one chunk of every row, meets the hidden states that predict targets with the vocabulary, block by
+block, and gives the log-probabilities and greedy flags of the targets: logits never exist for more than one block.
 """
 
 import collections
-import dataclasses
 import functools
 import time
-from typing import Any
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,173 +18,163 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from evaljax.core import progress as reporting
-from evaljax.engine import numerics, plan
+from evaljax.engine import mesh, numerics, plan
 from evaljax.models import config as model_config
-from evaljax.models import decoder
+from evaljax.models import decoder, sharding
 from evaljax.models import model as models
 
-LABEL = "scoring"
 Executable = Any  # jax.stages.Compiled; called with arrays of the shapes that it was compiled for
-RUN_AHEAD = 8  # steps that the host dispatches before it waits: enough to hide its own work
+RUN_AHEAD = 3  # steps that the host dispatches before it waits: enough to hide its own work
 BLOCK_LOGITS = 1 << 24  # logits held at once (64 MB in float32), whatever the vocabulary
-MAX_BLOCK = 128  # rows of a block: on average half a block of each reduce call is padding
+MAX_BLOCK = 64  # rows of a block: on average half a block of each step is padding
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # how XLA says it, before a program runs and in one
 
 
-@dataclasses.dataclass(frozen=True)
-class Answers:
-    """What a plan's targets got, in the places that `Plan.pair_of_target` names, and what it cost."""
+class Answers(NamedTuple):
+    """What the pairs of one step got, in the plan's order."""
 
+    step: int
     logprobs: np.ndarray
     greedy: np.ndarray
-    compile_seconds: float = 0.0
-    run_seconds: float = 0.0
-    num_compiled: int = 0  # executables that no earlier call had compiled
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "precision"), donate_argnames=("cache", "pool"))
-def forward_step(
+class Programs(NamedTuple):
+    """What a plan is run with, compiled or in the making: one gives an empty cache, one scores a chunk."""
+
+    blank: "futures.Future[Executable]"
+    score: "futures.Future[Executable]"
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "precision", "layout"), donate_argnames=("cache",))
+def score_step(
     params: nnx.State,
-    inputs: Int[Array, "6 B T"],
-    fill: Int[Array, ""],
+    inputs: Int[Array, "5 B T"],
+    table: plan.Table,
     cache: decoder.Cache,
-    pool: Float[Array, "K D"],
     *,
     graphdef: nnx.GraphDef,
     precision: str,
-) -> tuple[decoder.Cache | None, Float[Array, "K D"], Float[Array, ""]]:
-    """The cache and the pool after one chunk of every row, and a number that is there when the step is done.
+    layout: mesh.Layout,
+) -> tuple[decoder.Cache, Float[Array, "G R J"], Bool[Array, "G R J"]]:
+    """The cache after one chunk of every row; log P of each target after its token; whether it is the likeliest token.
 
-    `inputs` and `fill` are `plan.step_inputs`.
+    The other arguments are `plan.step_inputs`. Of equally likely tokens the first is the likeliest. Only the first
+    `count` table rows of each group are computed, in blocks; the others stay 0 and False.
     """
-    tokens, positions, end, base, slots, take = inputs
     with numerics.matmul_precision(precision):
         module = models.merge(graphdef, params)
-        hidden, written = decoder.forward(module, tokens, positions, end, base, slots, cache)
-    taken = hidden.reshape(-1, hidden.shape[-1])[take.reshape(-1)]
-    pool = lax.dynamic_update_slice_in_dim(pool, taken.astype(pool.dtype), fill, axis=0)
-    return written, pool, taken[0, 0]
+        where = cache_place(module.config, layout)
+        hidden, written = decoder.forward(module, *inputs, cache, place=where if layout.mesh is not None else None)
+        assert written is not None
+        hidden = _place(hidden.reshape(table.tokens.shape[0], -1, hidden.shape[-1]), layout.rows())
+        answers = _score_table(module, hidden, table)
+    written = _place(written, where)
+    return written, *_place(answers, layout.replicated())
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "precision"))
-def reduce_pool(
-    params: nnx.State,
-    pool: Float[Array, "K D"],
-    rows: Int[Array, " R"],
-    targets: Int[Array, "R J"],
-    count: Int[Array, ""],
-    *,
-    graphdef: nnx.GraphDef,
-    precision: str,
-) -> tuple[Float[Array, "R J"], Bool[Array, "R J"]]:
-    """log P of each target after its pool row, and whether it is the likeliest token (of equals, the first).
+def _place(arrays: Any, where: jax.sharding.Sharding) -> Any:
+    """The arrays of a program, told where to lie if there is a choice."""
+    return lax.with_sharding_constraint(arrays, where) if isinstance(where, jax.sharding.NamedSharding) else arrays
 
-    Only the first `count` of the R table rows are computed, in blocks; the others stay 0 and False.
-    """
-    module = models.merge(graphdef, params)
-    vocabulary = module.config.vocab_size
-    block = block_rows(vocabulary, rows.shape[0])
+
+def cache_place(config: model_config.ModelConfig, layout: mesh.Layout) -> jax.sharding.Sharding:
+    """Where a cache with a row for each of the layout's groups lies."""
+    return layout.replicated() if layout.mesh is None else sharding.cache_sharding(config, layout.mesh)
+
+
+def _score_table(
+    module: decoder.Decoder,
+    hidden: Float[Array, "G N D"],
+    table: plan.Table,
+) -> tuple[Float[Array, "G R J"], Bool[Array, "G R J"]]:
+    """The answers of `score_step` from the hidden states of its tokens."""
+    vocabulary, table_rows = module.config.vocab_size, table.tokens.shape[1]
+    block = block_rows(vocabulary, table_rows)
 
     def body(index: Int[Array, ""], answers: tuple[Array, Array]) -> tuple[Array, Array]:
-        where = jnp.minimum(index * block, rows.shape[0] - block)
-        hidden = pool[lax.dynamic_slice_in_dim(rows, where, block)]
-        wanted = lax.dynamic_slice_in_dim(targets, where, block)
-        with numerics.matmul_precision(precision):
-            logits = decoder.logits(module, hidden)
+        where = index * block
+        rows = lax.dynamic_slice_in_dim(table.tokens, where, block, axis=1)
+        wanted = lax.dynamic_slice_in_dim(table.targets, where, block, axis=1)
+        logits = decoder.logits(module, jax.vmap(jnp.take, (0, 0, None))(hidden, rows, 0))
         top = logits.max(axis=-1, keepdims=True)
         total = jnp.log(jnp.exp(logits - top).sum(axis=-1, keepdims=True))
         # A minimum over the places of the maximum is argmax, in a form that vectorises on every platform.
         best = jnp.where(logits == top, jnp.arange(vocabulary), vocabulary).min(axis=-1, keepdims=True)
         found = (jnp.take_along_axis(logits, wanted, axis=-1) - top) - total
         logprobs, greedy = answers
-        logprobs = lax.dynamic_update_slice_in_dim(logprobs, found, where, axis=0)
-        return logprobs, lax.dynamic_update_slice_in_dim(greedy, wanted == best, where, axis=0)
+        logprobs = lax.dynamic_update_slice_in_dim(logprobs, found, where, axis=1)
+        return logprobs, lax.dynamic_update_slice_in_dim(greedy, wanted == best, where, axis=1)
 
-    start = jnp.zeros(targets.shape, jnp.float32), jnp.zeros(targets.shape, jnp.bool_)
-    return lax.fori_loop(0, -(-count // block), body, start)
+    start = jnp.zeros(table.targets.shape, jnp.float32), jnp.zeros(table.targets.shape, jnp.bool_)
+    return lax.fori_loop(0, -(-table.count // block), body, start)
 
 
 def block_rows(vocabulary: int, table_rows: int) -> int:
-    """Rows whose logits are held at once: a power of two, by the size of the vocabulary."""
+    """Rows whose logits a group holds at once: a power of two, by the size of the vocabulary; it divides the table."""
     fitting = max(1, BLOCK_LOGITS // vocabulary)
     return min(MAX_BLOCK, table_rows, 1 << (fitting.bit_length() - 1))
 
 
-def run(
-    model: models.Model, job: plan.Plan, *, precision: str, progress: reporting.Progress = reporting.silent
-) -> Answers:
-    """The answers of `job`. Steps are dispatched ahead of the device; nothing is fetched before the last one.
+def prepare(model: models.Model, shape: plan.Shape, layout: mesh.Layout, *, precision: str) -> Programs:
+    """The programs that run plans of `shape`, compiled in the background; `model` may be without weights.
 
-    Every transfer is explicit. `progress` hears of forwarded tokens.
+    Called from one thread only.
     """
-    if not job.num_steps:
-        return Answers(np.empty(0, np.float32), np.empty(0, np.bool_))
-    placement = replicated(model)
-    cache, pool = jax.device_put(_zeros(model.config, model.dtype, job.shape), placement)
-    began, known = time.perf_counter(), compiled.cache_info().misses
-    common = {"graphdef": model.graphdef, "precision": precision}
-    step = jax.device_put(plan.step_inputs(job, 0), placement)
-    table = jax.device_put(plan.reduce_inputs(job, 0), placement)
-    forward = compile_for(forward_step, (model.params, *step, cache, pool), common)
-    reduce = compile_for(reduce_pool, (model.params, pool, *table), common)
-    ready = time.perf_counter()
-    outputs = _steps(model, job, placement, (forward, reduce), (cache, pool), progress)
-    done = time.perf_counter()
-    logprobs, greedy = (np.concatenate([output[i].reshape(-1) for output in outputs]) for i in (0, 1))
-    return Answers(
-        logprobs,
-        greedy,
-        compile_seconds=round(ready - began, 3),
-        run_seconds=round(done - ready, 3),
-        num_compiled=compiled.cache_info().misses - known,
+    place = cache_place(model.config, layout)
+    of_blank = {"config": model.config, "dtype": model.dtype, "shape": shape, "place": place}
+    cache = jax.eval_shape(functools.partial(_blank, **of_blank))
+    cache = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), cache)
+    groups, table = shape.num_groups, (shape.table_rows, shape.table_targets)
+    arguments = (
+        model.params,
+        _described((len(plan.FIELDS), shape.num_rows, shape.chunk_length), layout.rows(1)),
+        plan.Table(
+            tokens=_described((groups, table[0]), layout.rows()),
+            targets=_described((groups, *table), layout.rows()),
+            count=_described((), layout.replicated()),
+        ),
+        cache,
     )
+    static = {"graphdef": model.graphdef, "precision": precision, "layout": layout}
+    return Programs(compile_ahead(_blank, (), of_blank), compile_ahead(score_step, arguments, static))
 
 
-def _steps(
-    model: models.Model,
-    job: plan.Plan,
-    placement: jax.sharding.Sharding,
-    executables: tuple[Executable, Executable],
-    buffers: tuple[decoder.Cache, Array],
-    progress: reporting.Progress,
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The answers of every reduce call, on the host."""
-    forward, reduce = executables
-    cache, pool = buffers
-    ticks: collections.deque[Array] = collections.deque()
-    outputs: list[tuple[Array, Array]] = []
-    size = job.shape.num_rows * job.shape.chunk_length
+def run(model: models.Model, job: plan.Plan, layout: mesh.Layout, programs: Programs) -> Iterator[Answers]:
+    """The answers of each step of `job`, in order. Steps are dispatched ahead of the device.
+
+    Every transfer is explicit. Whoever stops listening drops the steps under way.
+    """
+    ahead: collections.deque[tuple[int, Array, Array]] = collections.deque()
+    cache, score = programs.blank.result()(), programs.score.result()
     for step in range(job.num_steps):
-        inputs, fill = jax.device_put(plan.step_inputs(job, step), placement)
-        cache, pool, tick = forward(model.params, inputs, fill, cache, pool)
-        ticks.append(tick)
-        while len(outputs) < len(job.calls) and job.calls[len(outputs)][0] == step:
-            table = jax.device_put(plan.reduce_inputs(job, len(outputs)), placement)
-            outputs.append(reduce(model.params, pool, *table))
-        if len(ticks) > RUN_AHEAD:
-            ticks.popleft().block_until_ready()
-            progress(LABEL, (step + 1 - RUN_AHEAD) * size, job.forward_tokens, "tokens")
-    fetched = jax.device_get(outputs)
-    progress(LABEL, job.forward_tokens, job.forward_tokens, "tokens")
-    return fetched
+        inputs, table = plan.step_inputs(job, step)
+        placed = plan.Table(*(layout.put(array, split=array.ndim > 0) for array in table))
+        cache, logprobs, greedy = score(model.params, layout.put(inputs, split=True, axis=1), placed, cache)
+        ahead.append((step, logprobs, greedy))
+        if len(ahead) > RUN_AHEAD:
+            yield _fetch(job, layout, *ahead.popleft())
+    while ahead:
+        yield _fetch(job, layout, *ahead.popleft())
 
 
-def platform(model: models.Model) -> str:
-    """The kind of device that holds the parameters: "cpu", "gpu" or "tpu"."""
-    devices: set[Any] = replicated(model).device_set
-    return next(iter(devices)).platform
+def _fetch(job: plan.Plan, layout: mesh.Layout, step: int, logprobs: Array, greedy: Array) -> Answers:
+    """The answers of a step, on the host."""
+    places = job.pair_place[job.pair_start[step] : job.pair_start[step + 1]]
+    return Answers(step, *(layout.get(answer).reshape(-1)[places] for answer in (logprobs, greedy)))
 
 
-def replicated(model: models.Model) -> jax.sharding.Sharding:
-    """Where arrays go that every device holding the parameters needs whole."""
-    sharding = jax.tree.leaves(model.params)[0].sharding
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    return sharding
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device had no room."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def compile_for(function: Any, arguments: tuple[Any, ...], static: dict[str, Any]) -> Executable:
     """The executable of a jitted function for arguments like these; compiled once for each shape in a process."""
+    return compile_ahead(function, arguments, static).result()
+
+
+def compile_ahead(function: Any, arguments: tuple[Any, ...], static: dict[str, Any]) -> "futures.Future[Executable]":
+    """`compile_for`, in the background. Called from one thread only."""
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves)
     return compiled(function, structure, shapes, tuple(static.items()))
@@ -196,13 +186,30 @@ def compiled(
     structure: jax.tree_util.PyTreeDef,
     shapes: tuple[jax.ShapeDtypeStruct, ...],
     static: tuple[tuple[str, Any], ...],
-) -> Executable:
-    """The executable for these shapes; `compile_for` makes the key."""
-    return function.lower(*jax.tree.unflatten(structure, shapes), **dict(static)).compile()
+) -> "futures.Future[Executable]":
+    """The executable for these shapes, in the making; `compile_ahead` makes the key."""
+
+    def build() -> Executable:
+        began = time.perf_counter()
+        executable = function.lower(*jax.tree.unflatten(structure, shapes), **dict(static)).compile()
+        COMPILED.append((function.__name__, time.perf_counter() - began))
+        return executable
+
+    return _COMPILER.submit(build)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _zeros(config: model_config.ModelConfig, dtype: str, shape: plan.Shape) -> tuple[decoder.Cache, Array]:
-    """An empty cache and an empty pool, made on the device."""
-    cache = decoder.init_cache(config, shape.num_rows, shape.cache_length, jnp.dtype(dtype))
-    return cache, jnp.zeros((shape.pool_size, config.embed_dim), jnp.dtype(dtype))
+COMPILED: list[tuple[str, float]] = []  # every program that this process compiled, or read from the cache: seconds
+_COMPILER = futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
+
+
+@functools.partial(jax.jit, static_argnames=("config", "dtype", "shape", "place"))
+def _blank(
+    *, config: model_config.ModelConfig, dtype: str, shape: plan.Shape, place: jax.sharding.Sharding
+) -> decoder.Cache:
+    """An empty cache, made on the devices."""
+    return _place(decoder.init_cache(config, shape.num_rows, shape.cache_length, jnp.dtype(dtype)), place)
+
+
+def _described(shape: tuple[int, ...], place: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    """An int32 array that is to come."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)

@@ -1,15 +1,18 @@
 """log P(continuation | context): encoded sequences in, (log-probability, greedy) out, in their order."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from evaljax.core import config
 from evaljax.core import progress as reporting
-from evaljax.engine import encode, executor, failure, plan
+from evaljax.engine import encode, executor, failure, memory, mesh, plan
 from evaljax.models import model as models
+
+LABEL = "scoring"
 
 
 class Answer(NamedTuple):
@@ -19,6 +22,13 @@ class Answer(NamedTuple):
     is_greedy: bool
 
 
+Found = Callable[[Sequence[int], Sequence[Answer]], None]  # (which of the sequences, their answers)
+
+
+def nobody(places: Sequence[int], answers: Sequence[Answer]) -> None:
+    """Nothing: the default where nobody waits for the first answers."""
+
+
 def score(
     model: models.Model,
     encoded: Sequence[encode.Encoded],
@@ -26,38 +36,88 @@ def score(
     options: config.EngineOptions,
     max_length: int,
     precision: str,
+    agree: Callable[[str, str], None] = lambda what, digest: None,
+    found: Found = nobody,
     progress: reporting.Progress = reporting.silent,
 ) -> tuple[list[Answer], dict[str, Any]]:
     """The answer to each sequence, in order, and figures.
 
-    The figures are the plan's, `plan_seconds`, `compile_seconds`, `run_seconds`, `executables` (compiled by this call;
-    the process knew the others) and `nonfinite` (answers that are no number). Such an answer raises
-    `failure.PlacedError`, unless `options.allow_nonfinite`.
+    `found` hears of answers as soon as the device has them. `agree` compares the plan's hash over the processes that
+    share the work. If the device has no room for a step, steps get smaller and what is left goes on; the smallest one
+    that fails raises the device's own error.
+
+    The figures are the plan's, `plan_seconds`, `compile_seconds`, `run_seconds`, `memory` (`memory.check`) and
+    `nonfinite` (answers that are no number). Such an answer raises `failure.PlacedError`, unless
+    `options.allow_nonfinite`.
     """
-    began = time.perf_counter()
-    platform = executor.platform(model)
-    job = plan.plan_loglikelihood(encoded, options=options, max_length=max_length, platform=platform)
-    planned = time.perf_counter() - began
-    answers = executor.run(model, job, precision=precision, progress=progress)
-    logprobs, greedy = _gather(job, answers)
-    broken = np.nonzero(~np.isfinite(logprobs))[0]
-    if len(broken) and not options.allow_nonfinite:
-        raise failure.nonfinite(int(broken[0]), f"its log-probability is {logprobs[broken[0]]}")
-    figures = {
-        **job.summary(),
+    began, waited, planned = time.perf_counter(), 0.0, 0.0
+    layout = mesh.layout_of(model.params)
+    machine = memory.machine(model, layout, options)
+    answers: list[Answer | None] = [None] * len(encoded)
+    totals: dict[str, Any] = {}
+    shape: plan.Shape | None = None
+    while True:
+        todo = [place for place, answer in enumerate(answers) if answer is None]
+        start = time.perf_counter()
+        job = plan.plan_loglikelihood(
+            [encoded[place] for place in todo], options=options, max_length=max_length, machine=machine, shape=shape
+        )
+        planned += time.perf_counter() - start
+        totals = totals or job.summary()
+        if not todo:
+            break
+        agree("the plan", job.digest)
+        try:
+            start = time.perf_counter()
+            programs = executor.prepare(model, job.shape, layout, precision=precision)
+            totals["memory"] = memory.check(model, programs.score.result(), machine.memory_bytes)
+            waited += time.perf_counter() - start
+            for some, values in _finished(job, executor.run(model, job, layout, programs), progress):
+                places = [todo[place] for place in some]
+                _refuse_nonfinite(places, values, options)
+                for place, answer in zip(places, values, strict=True):
+                    answers[place] = answer
+                found(places, values)
+        except jax.errors.JaxRuntimeError as error:
+            shape = job.shape.smaller() if executor.is_out_of_memory(error) else None
+            if shape is None:
+                raise
+            totals["halved"] = totals.get("halved", 0) + 1
+    whole = [answer for answer in answers if answer is not None]
+    seconds = time.perf_counter() - began - planned - waited
+    return whole, {
+        **totals,
         "plan_seconds": round(planned, 3),
-        "compile_seconds": answers.compile_seconds,
-        "run_seconds": answers.run_seconds,
-        "executables": answers.num_compiled,
-        "nonfinite": len(broken),
+        "compile_seconds": round(waited, 3),
+        "run_seconds": round(seconds, 3),
+        "nonfinite": int(sum(not np.isfinite(answer.logprob) for answer in whole)),
     }
-    return [Answer(*answer) for answer in zip(logprobs.tolist(), greedy.tolist(), strict=True)], figures
 
 
-def _gather(job: plan.Plan, answers: executor.Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Each sequence's sum of log-probabilities, in float64, and whether all its targets were greedy."""
-    if not len(job.num_targets):
-        return np.empty(0), np.empty(0, np.bool_)
+def _finished(
+    job: plan.Plan, steps: Iterator[executor.Answers], progress: reporting.Progress
+) -> Iterator[tuple[list[int], list[Answer]]]:
+    """After each step the sequences whose last target it scored, and their answers, summed in float64."""
+    logprobs, greedy = np.empty(len(job.pair_place)), np.empty(len(job.pair_place), np.bool_)
     starts = np.cumsum(job.num_targets) - job.num_targets
-    logprobs = answers.logprobs[job.pair_of_target].astype(np.float64)
-    return np.add.reduceat(logprobs, starts), np.logical_and.reduceat(answers.greedy[job.pair_of_target], starts)
+    last_step = np.searchsorted(job.pair_start, np.maximum.reduceat(job.pair_of_target, starts), side="right") - 1
+    order = np.argsort(last_step, kind="stable")
+    bounds = np.searchsorted(last_step[order], np.arange(job.num_steps + 1))
+    per_step = job.shape.num_rows * job.shape.chunk_length
+    for step, found, is_best in steps:
+        pairs = slice(job.pair_start[step], job.pair_start[step + 1])
+        logprobs[pairs], greedy[pairs] = found, is_best
+        progress(LABEL, (step + 1) * per_step, job.forward_tokens, "tokens")
+        places = order[bounds[step] : bounds[step + 1]].tolist()
+        answers = []
+        for place in places:
+            mine = job.pair_of_target[starts[place] : starts[place] + job.num_targets[place]]
+            answers.append(Answer(float(logprobs[mine].sum()), bool(greedy[mine].all())))
+        yield places, answers
+
+
+def _refuse_nonfinite(places: Sequence[int], answers: Sequence[Answer], options: config.EngineOptions) -> None:
+    """Raises PlacedError for the first answer that is no number, unless those are allowed."""
+    for place, answer in zip(places, answers, strict=True):
+        if not options.allow_nonfinite and not np.isfinite(answer.logprob):
+            raise failure.nonfinite(place, f"its log-probability is {answer.logprob}")

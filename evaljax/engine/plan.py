@@ -7,14 +7,19 @@ next token: slot == depth.
     stretch (one row)     path to w0 | w0 w1 w2 w3 w4 ...
     steps                 [ T tokens  ][ T tokens  ][ T tokens, the last padded ]
 
-The hidden states that predict targets collect in a pool of K vectors; a reduce call multiplies each with the vocabulary
-once, for up to J targets. Answers are (call, table row, j); requests find theirs by `pair_of_target`.
+Rows are split evenly into G groups, one for each part of a mesh that computes on its own. Within a step each group has
+a table: R rows, each a token whose hidden state meets the vocabulary once, for up to J targets. What a (token, target)
+pair gets stands at (group, row, column) of its step's [G, R, J] answers; requests find theirs by `pair_of_target`.
+
+In a deterministic plan a chunk is a block of one path: T tokens of it, counted from the root. What a block computes
+depends on its path alone, never on what else is asked.
 """
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,85 +30,135 @@ from evaljax.engine import encode, trie
 # and compiling a chunk of T as much as forwarding T. SmolLM2: 3.2, 2.6, 2.6 ms a token at T = 128, 256, 512.
 CPU_STEP_TOKENS = 48
 CPU_CHUNKS = (64, 128, 256)
+CPU_DETERMINISTIC_CHUNK = 128
 ACCELERATOR_CHUNK = 512
 ACCELERATOR_ROWS = 16  # 8,192 tokens a step keep the matrix units busy
 STEPS_PER_ROW = 8  # fewer rows rather than fewer steps: the last step of each row is half padding
-CACHE_TOKENS = 1 << 16  # slots of all rows; 8 GB for a model of 8 billion parameters in bfloat16
+MIN_CHUNK = 16
 MIN_CACHE = 256
-MIN_POOL = 4096  # pool rows; one size for most jobs, so that they share the reduce executable
-TABLE_ROWS = 2048  # table rows of one reduce call
-TABLE_TARGETS = 8  # targets of a table row; a position with more takes several rows
-FIELDS = ("tokens", "positions", "end", "base", "slots", "take")
+MIN_TABLE = 128
+TABLE_TARGETS = 4  # targets of a table row; a token with more takes several rows
+CACHE_SHARE = 0.5  # of the memory beside the parameters; activations have the rest
+FIELDS = ("tokens", "positions", "end", "base", "slots")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What shapes depend on beside the work.
+
+    Attributes:
+      platform: "cpu", "gpu" or "tpu".
+      num_groups: parts of the mesh that rows are split over.
+      slot_bytes: of one cache slot of one row, on the device that holds most of it.
+      memory_bytes: of each device, for caches and activations.
+    """
+
+    platform: str = "cpu"
+    num_groups: int = 1
+    slot_bytes: int = 1
+    memory_bytes: int = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The static shapes of the two executables: B, T, S, K of the module's picture, and the reduce table."""
+    """The static shapes of a step: B, T, S, G, R and J of the module's picture."""
 
     num_rows: int
     chunk_length: int
     cache_length: int
-    pool_size: int
-    table_rows: int = TABLE_ROWS
+    num_groups: int = 1
+    table_rows: int = MIN_TABLE
     table_targets: int = TABLE_TARGETS
+
+    def smaller(self) -> "Shape | None":
+        """Half as many tokens a step, fewer rows before shorter ones; None if there is no less."""
+        rows, chunk = self.num_rows // self.num_groups, self.chunk_length
+        if rows == 1 and chunk // 2 < MIN_CHUNK:
+            return None
+        rows, chunk = (rows // 2, chunk) if rows > 1 else (rows, chunk // 2)
+        return dataclasses.replace(self, num_rows=rows * self.num_groups, chunk_length=chunk)
+
+
+class Table(NamedTuple):
+    """What a step scores, int32: of each group the places of R tokens among its own, and the targets of each.
+
+    `count`: how many of the R count, in the group that has most.
+    """
+
+    tokens: Any  # [G, R]
+    targets: Any  # [G, R, J]
+    count: Any  # []
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
-    """What one row forwards, in order: three int32 arrays; `end` counts in this row's own tokens."""
+    """What one row forwards, in order: three int32 arrays; `end` counts in this row's own tokens.
+
+    `starts`: where each step's chunk begins, and the end of the last.
+    """
 
     tokens: np.ndarray
     depth: np.ndarray
     end: np.ndarray
+    starts: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """A scoring job. `step_inputs` and `reduce_inputs` give the arrays of each call.
+    """A scoring job. `step_inputs` gives the arrays of each step.
 
     Attributes:
-      step_take: for each scored position, in step order, its place in its step's B * T tokens; `take_start[i]` is the
-        first of step i (one entry more than steps); `fill[i]` is the pool row where step i's hidden states go.
-      calls: (step after which it runs, first table row, last table row) of each reduce call.
-      table_pool: pool row of each table row; `table_targets`: its targets (padded with 0).
-      pair_of_target: for each target of each request, flat, its place in the calls' [calls, table_rows, J] answers.
-      num_targets: targets of each request.
+      entry_token: for each table row of all steps and groups, in order, its token's place in its group's tokens;
+        `entry_targets` its targets (padded with 0); `entry_start[s, g]` the first of step s and group g.
+      pair_place: for each (token, target) pair, in step order, its place in its step's flat [G, R, J] answers;
+        `pair_start[s]` the first of step s.
+      pair_of_target: for each target of each request, flat, its pair; `num_targets` of each request.
     """
 
     shape: Shape
     rows: tuple[Row, ...]
     num_steps: int
-    step_take: np.ndarray
-    take_start: np.ndarray
-    fill: np.ndarray
-    calls: tuple[tuple[int, int, int], ...]
-    table_pool: np.ndarray
-    table_targets: np.ndarray
+    entry_token: np.ndarray
+    entry_targets: np.ndarray
+    entry_start: np.ndarray
+    pair_place: np.ndarray
+    pair_start: np.ndarray
     pair_of_target: np.ndarray
     num_targets: np.ndarray
     request_tokens: int
     unique_tokens: int
+    unique_entries: int
+    attended_tokens: int
 
     @property
     def forward_tokens(self) -> int:
         """Tokens that the steps forward, padding included."""
         return self.shape.num_rows * self.shape.chunk_length * self.num_steps
 
+    @property
+    def digest(self) -> str:
+        """A hash of everything that processes which share the work must agree on."""
+        found = hashlib.sha256(repr(self.shape).encode())
+        for array in (*(row.tokens for row in self.rows), self.entry_token, self.entry_targets, self.pair_of_target):
+            found.update(np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
+
     def summary(self) -> dict[str, Any]:
         """The plan's figures, as plain numbers."""
         shape = self.shape
         forward = {"rows": shape.num_rows, "tokens": shape.chunk_length, "cache": shape.cache_length}
-        reduce = {"pool": shape.pool_size, "rows": shape.table_rows, "targets": shape.table_targets}
+        table = {"groups": shape.num_groups, "scored": shape.table_rows, "targets": shape.table_targets}
         return {
             "requests": len(self.num_targets),
             "targets": int(self.num_targets.sum()),
-            "scored_positions": len(self.step_take),
+            "scored_positions": self.unique_entries,
             "request_tokens": self.request_tokens,
             "unique_tokens": self.unique_tokens,
+            "attended_tokens": self.attended_tokens,
             "forward_tokens": self.forward_tokens,
             "forwarded_per_unique": round(self.forward_tokens / self.unique_tokens, 4) if self.unique_tokens else 1.0,
-            "shapes": [{"executable": "forward", **forward}, {"executable": "reduce", **reduce}],
-            "buckets": {"forward": self.num_steps, "reduce": len(self.calls)},
+            "shapes": [{"executable": "score", **forward, **table}],
+            "steps": self.num_steps,
         }
 
 
@@ -112,92 +167,113 @@ def plan_loglikelihood(
     *,
     options: config.EngineOptions,
     max_length: int,
-    platform: str = "cpu",
+    machine: Machine = Machine(),
+    shape: Shape | None = None,
 ) -> Plan:
-    """The plan for `encoded`: the same for the same sequences, options, `max_length` and platform."""
+    """The plan for `encoded`: the same for the same sequences, options, `max_length`, machine (and shape, if given)."""
     inputs = [sequence.tokens[:-1] for sequence in encoded]
     counts = np.asarray([sequence.num_targets for sequence in encoded], np.int64)
     targets = np.concatenate(
         [sequence.tokens[-sequence.num_targets :] for sequence in encoded] or [np.empty(0, np.int32)]
     )
-    forest, places = trie.build(inputs, counts.tolist(), share=options.share_prefixes)
-    shape = choose_shape(forest, options=options, max_length=max_length, platform=platform)
-    plan = lay_out(forest, places, targets, counts, shape)
+    grain = _grain(options, shape, machine.platform)
+    forest, places = trie.build(inputs, counts.tolist(), share=options.share_prefixes, grain=grain)
+    if shape is None:
+        shape = choose_shape(
+            forest.unique_tokens, forest.height, options=options, max_length=max_length, machine=machine
+        )
+    plan = lay_out(forest, places, targets, counts, shape, grain=grain)
     return dataclasses.replace(plan, request_tokens=sum(map(len, inputs)))
 
 
-def choose_shape(forest: trie.Trie, *, options: config.EngineOptions, max_length: int, platform: str = "cpu") -> Shape:
-    """Static shapes that suit the work and the device; `options` override T and B."""
-    size = forest.unique_tokens
-    if platform == "cpu":
-        rows = 1
+def choose_shape(
+    size: int,
+    height: int,
+    *,
+    options: config.EngineOptions,
+    max_length: int,
+    machine: Machine = Machine(),
+) -> Shape:
+    """Static shapes that suit `size` tokens, paths of at most `height`, and the machine; `options` override T and B."""
+    groups = machine.num_groups
+    if options.deterministic:
+        chunk, rows = _grain(options, None, machine.platform), groups
+    elif machine.platform == "cpu":
+        rows = groups
         share = -(-size // (options.num_rows or rows))
         chunk = min(CPU_CHUNKS, key=lambda length: -(-share // length) * (length + CPU_STEP_TOKENS) + length)
     else:
         chunk = ACCELERATOR_CHUNK
-        rows = min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (chunk * STEPS_PER_ROW)) + 1) // 2)
+        rows = groups * min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (groups * chunk * STEPS_PER_ROW)) + 1) // 2)
     # Powers of two: few different executables over many jobs. Unused slots cost memory, not time.
-    cache = min(_power_of_two(max(forest.height, MIN_CACHE)), max(-(-max_length // 128) * 128, forest.height))
-    rows = min(rows, max(1, CACHE_TOKENS // cache))
+    cache = min(_power_of_two(max(height, MIN_CACHE)), max(-(-max_length // 128) * 128, height))
+    fitting = int(machine.memory_bytes * CACHE_SHARE) // (cache * machine.slot_bytes)
+    rows = min(rows, groups * max(1, fitting))
     chunk = options.chunk_length or chunk
-    rows = options.num_rows or rows
-    return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, pool_size=max(MIN_POOL, 2 * rows * chunk))
+    rows = -(-(options.num_rows or rows) // groups) * groups
+    table = max(MIN_TABLE, _power_of_two(rows // groups * chunk))
+    return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, num_groups=groups, table_rows=table)
 
 
-def lay_out(forest: trie.Trie, places: np.ndarray, targets: np.ndarray, counts: np.ndarray, shape: Shape) -> Plan:
-    """The plan that scores `targets[i]` at preorder index `places[i]`; request r owns the next `counts[r]` of them."""
-    starts = _cuts(forest, shape.num_rows)
-    rows = tuple(_row(forest, first, last) for first, last in itertools.pairwise(starts.tolist()))
-    num_steps = -(-max((len(row.tokens) for row in rows), default=0) // shape.chunk_length)
-    # Every (position, target) pair once; every position once.
+def lay_out(
+    forest: trie.Trie, places: np.ndarray, targets: np.ndarray, counts: np.ndarray, shape: Shape, *, grain: int = 1
+) -> Plan:
+    """The plan that scores `targets[i]` at preorder index `places[i]`; request r owns the next `counts[r]` of them.
+
+    `shape.table_rows` grows where a step needs more. `grain`: that of the trie; above 1 it is the chunk length.
+    """
+    cuts = _cuts(forest, shape.num_rows, grain)
+    rows = tuple(_row(forest, first, last, shape, grain) for first, last in itertools.pairwise(cuts.tolist()))
+    num_steps = max((len(row.starts) - 1 for row in rows), default=0)
+    # Every (token, target) pair once, every token once, in the order of their steps.
     pairs, pair_of_target = np.unique(places.astype(np.int64) << 32 | targets.astype(np.int64), return_inverse=True)
     position, num_pairs = np.unique(pairs >> 32, return_counts=True)
-    step, column = _locate(forest, position, starts, shape)
-    order = np.lexsort((column, step))
-    step, column = step[order], column[order]
-    take_start = np.searchsorted(step, np.arange(num_steps + 1))
-    fill, flush_steps = _fill_pool(np.diff(take_start), shape)
-    # The reduce table: positions in step order, each with as many rows as its targets need.
-    table_rows = -(-num_pairs // shape.table_targets)
-    table_stop = np.cumsum(table_rows[order])
-    calls = _calls(table_stop, take_start, flush_steps, shape)
-    table_start = np.empty_like(table_rows)
-    table_start[order] = table_stop - table_rows[order]
-    table_targets, answers = _table(pairs, num_pairs, table_start, calls, shape)
-    pool_row = fill[step] + np.arange(len(step)) - take_start[step]
+    step, group, token = _locate(forest, position, cuts, rows, shape)
+    order = np.lexsort((token, group, step))
+    num_entries = -(-num_pairs[order] // shape.table_targets)
+    block = (step * shape.num_groups + group)[order]
+    entry_block = np.repeat(block, num_entries)
+    entry_start = np.searchsorted(entry_block, np.arange(num_steps * shape.num_groups + 1))
+    shape = dataclasses.replace(
+        shape, table_rows=max(shape.table_rows, _power_of_two(int(np.diff(entry_start).max(initial=1))))
+    )
+    first_entry = np.cumsum(num_entries) - num_entries
+    entry_targets, pair_place, pair_step, moved = _fill(
+        pairs, num_pairs, order, first_entry, entry_start, entry_block, shape
+    )
     return Plan(
         shape=shape,
         rows=rows,
         num_steps=num_steps,
-        step_take=column.astype(np.int32),
-        take_start=take_start,
-        fill=fill,
-        calls=calls,
-        table_pool=np.repeat(pool_row, table_rows[order]).astype(np.int32),
-        table_targets=table_targets,
-        pair_of_target=answers[pair_of_target.reshape(-1)],
+        entry_token=np.repeat(token[order], num_entries).astype(np.int32),
+        entry_targets=entry_targets,
+        entry_start=entry_start,
+        pair_place=pair_place,
+        pair_start=np.searchsorted(pair_step, np.arange(num_steps + 1)),
+        pair_of_target=moved[pair_of_target.reshape(-1)],
         num_targets=counts,
         request_tokens=forest.unique_tokens,
         unique_tokens=forest.unique_tokens,
+        unique_entries=len(position),
+        attended_tokens=int(forest.depth.sum(dtype=np.int64)) + forest.unique_tokens,
     )
 
 
-def step_inputs(plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of one forward step: int32 [6, B, T], fields in the order of `FIELDS`, and the pool row it fills from.
+def step_inputs(plan: Plan, step: int) -> tuple[np.ndarray, Table]:
+    """The arrays of one step: int32 [5, B, T] in the order of `FIELDS`, and the table.
 
-    Padding is a tree of its own, sees itself only, and is written nowhere. `take` is flat: the places, in the step's
-    B * T tokens, of the hidden states that go to the pool (then zeros).
+    Padding is a tree of its own, sees itself only, and is written nowhere.
     """
     shape = plan.shape
     length = shape.chunk_length
     inputs = np.zeros((len(FIELDS), shape.num_rows, length), np.int32)
-    tokens, positions, end, base, slots, take = inputs
+    tokens, positions, end, base, slots = inputs
     end[:] = np.arange(1, length + 1)
     slots[:] = shape.cache_length
     for b, row in enumerate(plan.rows):
-        first, last = step * length, min((step + 1) * length, len(row.tokens))
-        if first >= last:
+        if step + 1 >= len(row.starts):
             continue
+        first, last = row.starts[step], row.starts[step + 1]
         chunk, depth, filled = slice(first, last), row.depth[first:last], slice(0, last - first)
         tokens[b, filled] = row.tokens[chunk]
         positions[b, filled] = depth
@@ -205,105 +281,99 @@ def step_inputs(plan: Plan, step: int) -> tuple[np.ndarray, np.ndarray]:
         base[b, filled] = np.minimum.accumulate(depth)
         # Only ancestors of what follows are needed later.
         slots[b, filled] = np.where(row.end[chunk] > last, depth, shape.cache_length)
-    taken = plan.step_take[plan.take_start[step] : plan.take_start[step + 1]]
-    take.reshape(-1)[: len(taken)] = taken
-    return inputs, np.asarray(plan.fill[step], np.int32)
+    taken = np.zeros((shape.num_groups, shape.table_rows), np.int32)
+    targets = np.zeros((shape.num_groups, shape.table_rows, shape.table_targets), np.int32)
+    most = 0
+    for group in range(shape.num_groups):
+        first, last = plan.entry_start[step * shape.num_groups + group :][:2]
+        taken[group, : last - first] = plan.entry_token[first:last]
+        targets[group, : last - first] = plan.entry_targets[first:last]
+        most = max(most, last - first)
+    return inputs, Table(taken, targets, np.asarray(most, np.int32))
 
 
-def reduce_inputs(plan: Plan, call: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays of one reduce call: pool rows int32 [R], their targets int32 [R, J], and how many of the R count."""
-    _, first, last = plan.calls[call]
-    rows = np.zeros(plan.shape.table_rows, np.int32)
-    targets = np.zeros((plan.shape.table_rows, plan.shape.table_targets), np.int32)
-    rows[: last - first] = plan.table_pool[first:last]
-    targets[: last - first] = plan.table_targets[first:last]
-    return rows, targets, np.asarray(last - first, np.int32)
+def _grain(options: config.EngineOptions, shape: Shape | None, platform: str) -> int:
+    """In what units prefixes are shared: tokens, or the chunks of a deterministic plan."""
+    if not options.deterministic:
+        return 1
+    if shape is not None:
+        return shape.chunk_length
+    return options.chunk_length or (CPU_DETERMINISTIC_CHUNK if platform == "cpu" else ACCELERATOR_CHUNK)
 
 
-def _cuts(forest: trie.Trie, num_rows: int) -> np.ndarray:
+def _cuts(forest: trie.Trie, num_rows: int, grain: int) -> np.ndarray:
     """Where each row's stretch begins (and the last ends): even shares, moved a little to where the path is short."""
     size = forest.unique_tokens
     reach = size // (num_rows * 16)
     cuts = [0]
+    allowed = np.append(np.flatnonzero(forest.depth % grain == 0), size)
+    depth = np.append(forest.depth, 0)
     for row in range(1, num_rows):
         middle = size * row // num_rows
-        low, high = max(cuts[-1], middle - reach), middle + reach + 1
-        near = forest.depth[low:high]
-        cuts.append(low + int(near.argmin()) if len(near) else size)
+        low, high = np.searchsorted(allowed, [max(cuts[-1], middle - reach), middle + reach + 1])
+        near = allowed[low : max(high, low + 1)]
+        cuts.append(int(near[depth[near].argmin()]))
     return np.asarray([*cuts, size], np.int64)
 
 
-def _row(forest: trie.Trie, first: int, last: int) -> Row:
+def _row(forest: trie.Trie, first: int, last: int, shape: Shape, grain: int) -> Row:
     """The stretch [first, last) of the trie, after the path to its first token."""
     if first >= last:
-        return Row(*(np.empty(0, np.int32) for _ in range(3)))
+        return Row(*(np.empty(0, np.int32) for _ in range(3)), starts=np.zeros(1, np.int64))
     index = np.concatenate([trie.ancestors(forest, first), np.arange(first, last, dtype=np.int32)])
     shift = int(forest.depth[first]) - first  # preorder index -> index in this row
     end = np.minimum(forest.end[index], last) + shift
-    return Row(forest.tokens[index], forest.depth[index], end.astype(np.int32))
+    depth = forest.depth[index]
+    starts = np.arange(0, len(index), shape.chunk_length) if grain == 1 else np.flatnonzero(depth % grain == 0)
+    return Row(forest.tokens[index], depth, end.astype(np.int32), np.append(starts, len(index)))
 
 
-def _locate(forest: trie.Trie, position: np.ndarray, starts: np.ndarray, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """The step in which each preorder index is forwarded, and its place in that step's B * T tokens."""
-    row = np.searchsorted(starts[1:], position, side="right")
-    first = starts[row]
-    index = position - first + forest.depth[np.minimum(first, max(0, forest.unique_tokens - 1))]
-    return index // shape.chunk_length, row * shape.chunk_length + index % shape.chunk_length
+def _locate(
+    forest: trie.Trie, position: np.ndarray, cuts: np.ndarray, rows: Sequence[Row], shape: Shape
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The step and the group in which each preorder index is forwarded, and its place in that group's tokens."""
+    of_row = np.searchsorted(cuts[1:], position, side="right")
+    step, column = np.empty_like(position), np.empty_like(position)
+    for b, row in enumerate(rows):
+        mine = of_row == b
+        if not mine.any():
+            continue
+        index = position[mine] - cuts[b] + forest.depth[cuts[b]]
+        step[mine] = np.searchsorted(row.starts, index, side="right") - 1
+        column[mine] = index - row.starts[step[mine]]
+    rows_per_group = shape.num_rows // shape.num_groups
+    group, row_in_group = np.divmod(of_row, rows_per_group)
+    return step, group, row_in_group * shape.chunk_length + column
 
 
-def _fill_pool(num_taken: np.ndarray, shape: Shape) -> tuple[np.ndarray, list[int]]:
-    """The pool row that each step fills from, and the steps after which the pool is reduced.
-
-    A step writes B * T rows, of which those beyond its own positions are overwritten by the next: there must be room
-    for all of them.
-    """
-    room = shape.pool_size - shape.num_rows * shape.chunk_length
-    fill, flush_steps, used = np.zeros(len(num_taken), np.int64), [], 0
-    for step, taken in enumerate(num_taken.tolist()):
-        if used > room:
-            flush_steps.append(step - 1)
-            used = 0
-        fill[step] = used
-        used += taken
-    return fill, [*flush_steps, len(num_taken) - 1] if used else flush_steps
-
-
-def _calls(
-    table_stop: np.ndarray, take_start: np.ndarray, flush_steps: list[int], shape: Shape
-) -> tuple[tuple[int, int, int], ...]:
-    """The reduce calls: the table rows of each pool, `table_rows` at a time."""
-    calls, first = [], 0
-    for step in flush_steps:
-        stop = int(table_stop[take_start[step + 1] - 1])
-        while first < stop:
-            calls.append((step, first, min(first + shape.table_rows, stop)))
-            first = calls[-1][2]
-    return tuple(calls)
-
-
-def _table(
+def _fill(
     pairs: np.ndarray,
     num_pairs: np.ndarray,
-    table_start: np.ndarray,
-    calls: tuple[tuple[int, int, int], ...],
+    order: np.ndarray,
+    first_entry: np.ndarray,
+    entry_start: np.ndarray,
+    entry_block: np.ndarray,
     shape: Shape,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The targets of each table row, and the place of each pair in the calls' answers, flat.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Targets of the table rows; place and step of each pair, in step order; where each of `pairs` went in that order.
 
-    `pairs` (position << 32 | target) are sorted; position p has the next `num_pairs[p]`, and table rows from
-    `table_start[p]`.
+    `pairs` (position << 32 | target) are sorted; position p has `num_pairs[p]` of them. Positions in `order` have their
+    table rows from `first_entry` on.
     """
-    width = shape.table_targets
-    first_pair = np.cumsum(num_pairs) - num_pairs
-    rank = np.arange(len(pairs)) - np.repeat(first_pair, num_pairs)
-    row, column = np.repeat(table_start, num_pairs) + rank // width, rank % width
-    targets = np.zeros((calls[-1][2] if calls else 0, width), np.int32)
-    targets[row, column] = pairs & 0xFFFFFFFF
-    if not calls:
-        return targets, row
-    first_row = np.asarray([first for _, first, _ in calls], np.int64)
-    call = np.searchsorted(first_row, row, side="right") - 1
-    return targets, (call * shape.table_rows + row - first_row[call]) * width + column
+    width, groups = shape.table_targets, shape.num_groups
+    ordered = num_pairs[order]
+    first_pair = (np.cumsum(num_pairs) - num_pairs)[order]
+    rank = np.arange(len(pairs)) - np.repeat(np.cumsum(ordered) - ordered, ordered)
+    source = np.repeat(first_pair, ordered) + rank  # index into `pairs`, in step order
+    entry, column = np.repeat(first_entry, ordered) + rank // width, rank % width
+    targets = np.zeros((len(entry_block), width), np.int32)
+    targets[entry, column] = pairs[source] & 0xFFFFFFFF
+    block = entry_block[entry]
+    row = entry - entry_start[block]
+    place = ((block % groups) * shape.table_rows + row) * width + column
+    moved = np.empty(len(pairs), np.int64)
+    moved[source] = np.arange(len(pairs))
+    return targets, place, block // groups, moved
 
 
 def _power_of_two(number: int) -> int:

@@ -36,13 +36,14 @@ class Trie:
 
 
 def build(
-    sequences: Sequence[np.ndarray], tails: Sequence[int] | None = None, *, share: bool = True
+    sequences: Sequence[np.ndarray], tails: Sequence[int] | None = None, *, share: bool = True, grain: int = 1
 ) -> tuple[Trie, np.ndarray]:
     """The trie of int32 `sequences` (none empty), and where each one's last tokens lie in it.
 
     The second value is flat: for sequence 0 the preorder indices of its last `tails[0]` tokens (default: of its last
     token), then for sequence 1, and so on, in the order of `sequences`. Sorting sequences by the index of their last
-    token gives preorder. `share=False`: a tree for each sequence, in their own order.
+    token gives preorder. `share=False`: a tree for each sequence, in their own order. Prefixes are shared in whole
+    blocks of `grain` tokens, counted from the root.
     """
     tails = [1] * len(sequences) if tails is None else tails
     members: dict[bytes | int, list[int]] = {}
@@ -58,7 +59,7 @@ def build(
     previous, size = np.empty(0, np.int32), 0
     for key in order:
         sequence = sequences[members[key][0]]
-        shared = common_prefix(previous, sequence) if share else 0
+        shared = common_prefix(previous, sequence) // grain * grain if share else 0
         end[path[shared : len(previous)]] = size  # these subtrees are complete
         new = slice(size, size + len(sequence) - shared)
         tokens[new] = sequence[shared:]

@@ -95,15 +95,26 @@ def contain_nonfinite(
 
 
 def write(
-    cache: Cache, keys: Float[Array, "L B T K H"], values: Float[Array, "L B T K H"], slots: Int[Array, "B T"]
+    cache: Cache,
+    keys: Float[Array, "L B T K H"],
+    values: Float[Array, "L B T K H"],
+    slots: Int[Array, "B T"],
+    place: jax.sharding.NamedSharding | None = None,
 ) -> Cache:
-    """The cache with token t of row b at `slots[b, t]`; a slot >= S drops its token. In place if `cache` is donated."""
+    """The cache with token t of row b at `slots[b, t]`; a slot >= S drops its token. In place if `cache` is donated.
+
+    `place`: where the cache lies on a mesh; what is written is brought there first, so that the cache stays.
+    """
+    if place is not None:
+        layers, rows, heads = (*place.spec, None, None, None)[:3]
+        spec = jax.sharding.PartitionSpec(layers, rows, None, heads)
+        keys, values = lax.with_sharding_constraint((keys, values), jax.sharding.NamedSharding(place.mesh, spec))
 
     def put(old: Float[Array, "L K S H"], new: Float[Array, "L T K H"], where: Int[Array, " T"]) -> Array:
         return old.at[:, :, where].set(new.swapaxes(1, 2).astype(old.dtype), mode="drop")
 
-    rows = jax.vmap(put, in_axes=(1, 1, 0), out_axes=1)  # a mapped axis stays split over devices
-    return Cache(rows(cache.keys, keys, slots), rows(cache.values, values, slots))
+    put_rows = jax.vmap(put, in_axes=(1, 1, 0), out_axes=1)  # a mapped axis stays split over devices
+    return Cache(put_rows(cache.keys, keys, slots), put_rows(cache.values, values, slots))
 
 
 def _nothing(query: Float[Array, "B K G T H"]) -> Softmax:

@@ -104,7 +104,7 @@ def init_cache(
     return empty if place is None else lax.with_sharding_constraint(empty, place)
 
 
-def forward(
+def forward(  # noqa: PLR0913 (the one step: a chunk's five arrays, what precedes it, and where that lies)
     decoder: Decoder,
     tokens: Int[Array, "B T"],
     positions: Int[Array, "B T"],
@@ -112,12 +112,15 @@ def forward(
     base: Int[Array, "B T"],
     slots: Int[Array, "B T"],
     cache: Cache | None,
+    *,
     stem: Stem | None = None,
+    place: jax.sharding.NamedSharding | None = None,
 ) -> tuple[Float[Array, "B T D"], Cache | None]:
     """The hidden states after the final norm, and the cache with this chunk's keys and values at `slots`.
 
     Token q sees chunk token k iff k <= q < end[k], cache slot s, as it came in, iff s < base[q], and all of the stem. A
     slot >= S drops its token: no later chunk sees it.
+    `place`: where the cache lies on a mesh.
     Decoding is T == 1 with end == 1, position == number of tokens so far, and base == slot == those after the stem.
     Without a cache (None) `base` and `slots` are unused and the function is reverse-differentiable.
     """
@@ -143,7 +146,7 @@ def forward(
 
     hidden, new = lax.scan(layer, hidden, (jnp.arange(config.num_layers), stacked))
     if cache is not None and new is not None:
-        cache = attention.write(cache, new[0], new[1], slots)
+        cache = attention.write(cache, new[0], new[1], slots, place)
     return _rms_norm(hidden, decoder.final_norm[...], config.norm_eps), cache
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evaljax.core import config, errors
 from evaljax.engine import encode, executor, loglikelihood, numerics
 from evaljax.models import config as model_config
-from evaljax.models import decoder, model
+from evaljax.models import decoder, model, sharding
 
 LONGEST = 24
 VOCABULARY = 40
@@ -178,17 +178,15 @@ def test_every_transfer_is_explicit(tiny: model.Model) -> None:
 def test_no_request_is_no_answer(tiny: model.Model) -> None:
     answers, figures = loglikelihood.score(tiny, [], options=OPTIONS[0], max_length=LONGEST, precision="highest")
     assert answers == []
-    assert figures["executables"] == 0
+    assert figures["steps"] == 0
 
 
 def test_two_executables_serve_every_job_of_one_shape(tiny: model.Model) -> None:
     executor.compiled.cache_clear()
-    counts = []
+    before = len(executor.COMPILED)
     for length in (6, 24):
-        sequences = [sequence([(i * k) % VOCABULARY for k in range(length)], 2) for i in range(9)]
-        _, figures = loglikelihood.score(tiny, sequences, options=OPTIONS[0], max_length=LONGEST, precision="highest")
-        counts.append(figures["executables"])
-    assert counts == [2, 0]
+        score(tiny, [sequence([(i * k) % VOCABULARY for k in range(length)], 2) for i in range(9)], OPTIONS[0])
+    assert [name for name, _ in executor.COMPILED[before:]] == ["_blank", "score_step"]
 
 
 def test_progress_grows_to_the_end(tiny: model.Model) -> None:
@@ -209,6 +207,122 @@ def test_progress_grows_to_the_end(tiny: model.Model) -> None:
     assert {(call[0], call[3]) for call in calls} == {("scoring", "tokens")}
 
 
+def random_sequences(seed: int, number: int) -> list[encode.Encoded]:
+    """Requests that share prefixes and end anywhere."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(2, LONGEST, number)
+    return [sequence(random.integers(0, 3, n).tolist(), int(random.integers(1, n))) for n in lengths]
+
+
+def test_answers_are_told_as_they_come_each_once(tiny: model.Model) -> None:
+    sequences = random_sequences(3, 60)
+    told: list[tuple[int, loglikelihood.Answer]] = []
+    sizes: list[int] = []
+
+    def found(places, answers) -> None:
+        sizes.append(len(places))
+        told.extend(zip(places, answers, strict=True))
+
+    answers, figures = loglikelihood.score(
+        tiny, sequences, options=OPTIONS[0], max_length=LONGEST, precision="highest", found=found
+    )
+    assert dict(told) == dict(enumerate(answers))
+    assert len(told) == 60
+    assert len(sizes) == figures["steps"] > 10
+    assert max(sizes) < 60
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_deterministic_answers_are_the_same_bits_whatever_else_is_asked(tiny: model.Model, rows: int) -> None:
+    """Any subset, in any order, on any number of rows: what a run that goes on after a crash asks."""
+    sequences = random_sequences(4, 60)
+    options = config.EngineOptions(deterministic=True, chunk_length=8)
+    whole = score(tiny, sequences, options)
+    random = np.random.default_rng(rows)
+    for size in (1, 7, 40):
+        some = random.permutation(60)[:size]
+        assert score(tiny, [sequences[i] for i in some], dataclasses.replace(options, num_rows=rows)) == [
+            whole[i] for i in some
+        ]
+
+
+def test_a_device_without_room_gets_smaller_steps_and_answers_what_is_left(tiny: model.Model) -> None:
+    sequences = random_sequences(5, 40)
+    options = config.EngineOptions(num_rows=8, chunk_length=64)
+    room = loglikelihood.score(tiny, sequences, options=OPTIONS[1], max_length=LONGEST, precision="highest")[1][
+        "memory"
+    ]
+    options = dataclasses.replace(options, memory_bytes=2 * room["step"])
+    answers, figures = loglikelihood.score(tiny, sequences, options=options, max_length=LONGEST, precision="highest")
+    assert figures["halved"] >= 1
+    assert figures["memory"]["step"] <= 2 * room["step"]
+    for answer, expected in zip(answers, score(tiny, sequences, OPTIONS[1]), strict=True):
+        assert answer[0] == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_a_step_that_fails_for_memory_half_way_loses_no_answer(tiny: model.Model, monkeypatch) -> None:
+    """A device may run full in any step: what was answered stays, the rest is answered in smaller steps."""
+    sequences = random_sequences(6, 80)
+    told: list[int] = []
+    steps = executor.run
+
+    def fails_once(model, job, layout, programs):
+        for answers in steps(model, job, layout, programs):
+            if answers.step == 3 and job.shape.num_rows == 2:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+            yield answers
+
+    monkeypatch.setattr(executor, "run", fails_once)
+    options = config.EngineOptions(num_rows=2, chunk_length=16)
+    answers, figures = loglikelihood.score(
+        tiny, sequences, options=options, max_length=LONGEST, precision="highest", found=lambda p, _: told.extend(p)
+    )
+    assert figures["halved"] == 1
+    assert sorted(told) == list(range(80))
+    for answer, expected in zip(answers, score(tiny, sequences, OPTIONS[0]), strict=True):
+        assert answer[0] == pytest.approx(expected[0], abs=1e-5)
+
+
+def test_a_device_too_small_for_the_smallest_step_says_so(tiny: model.Model) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"RESOURCE_EXHAUSTED: a step needs [\d,]+ bytes of a device"):
+        score(tiny, random_sequences(7, 3), config.EngineOptions(memory_bytes=1))
+
+
+@pytest.mark.parametrize(("data", "heads"), [(8, 1), (4, 2), (2, 4), (1, 8)])
+def test_every_layout_of_eight_devices_scores_as_one_device_does(
+    module: decoder.Decoder, plain: Plain, data: int, heads: int
+) -> None:
+    """Seven requests on eight devices, and many: the same numbers, each once."""
+    mesh = jax.make_mesh((data, heads), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    spread = decoder.create(
+        module.config, nnx.Rngs(0), std=0.3, shardings=sharding.parameter_shardings(module.config, mesh)
+    )
+    for number in (7, 60):
+        sequences = random_sequences(number, number)
+        answers = score(model.of(spread), sequences, config.EngineOptions(chunk_length=16))
+        for answer, expected in zip(answers, map(plain, sequences), strict=True):
+            assert answer[0] == pytest.approx(expected[0], abs=1e-5)
+            assert answer[1] == expected[1]
+
+
+def test_a_callers_own_mesh_and_shardings_are_taken_as_they_are(module: decoder.Decoder, plain: Plain) -> None:
+    """A training job's fsdp x tensor mesh: parameters stay where they lie."""
+    mesh = jax.make_mesh((2, 4), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    graphdef, params = nnx.split(module)
+
+    def spread(leaf: jax.Array) -> jax.Array:
+        axis = next((i for i, size in enumerate(leaf.shape) if size % 2 == 0), None)
+        spec = () if axis is None else (*[None] * axis, "fsdp")
+        return jax.device_put(leaf, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)))
+
+    mine = model.of(nnx.merge(graphdef, jax.tree.map(spread, params)))
+    before = [leaf.sharding for leaf in jax.tree.leaves(mine.params)]
+    sequences = random_sequences(8, 20)
+    for answer, expected in zip(score(mine, sequences, OPTIONS[0]), map(plain, sequences), strict=True):
+        assert answer[0] == pytest.approx(expected[0], abs=1e-5)
+    assert [leaf.sharding for leaf in jax.tree.leaves(mine.params)] == before
+
+
 def test_a_position_with_many_targets_and_a_long_table_are_reduced_in_several_blocks(
     tiny: model.Model, plain: Plain
 ) -> None:
@@ -220,7 +334,7 @@ def test_a_position_with_many_targets_and_a_long_table_are_reduced_in_several_bl
         assert answers[i].logprob == pytest.approx(plain(sequences[i])[0], abs=1e-5)
 
 
-@pytest.mark.parametrize(("vocabulary", "rows"), [(50, 128), (49_152, 128), (262_144, 64), (1 << 26, 1)])
+@pytest.mark.parametrize(("vocabulary", "rows"), [(50, 64), (49_152, 64), (524_288, 32), (1 << 26, 1)])
 def test_logits_held_at_once_are_bounded_whatever_the_vocabulary(vocabulary: int, rows: int) -> None:
     assert executor.block_rows(vocabulary, 2048) == rows
     assert executor.block_rows(vocabulary, 16) == min(rows, 16)
