@@ -7,7 +7,7 @@ block, and gives the log-probabilities and greedy flags of the targets: logits n
 import collections
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from evaljax.models import decoder, sharding
 from evaljax.models import model as models
 
 Executable = Any  # jax.stages.Compiled; called with arrays of the shapes that it was compiled for
-RUN_AHEAD = 3  # steps that the host dispatches before it waits: enough to hide its own work
+RUN_AHEAD = 1  # steps that the host dispatches before it waits: enough to hide its own work; a crash loses them
 BLOCK_LOGITS = 1 << 24  # logits held at once (64 MB in float32), whatever the vocabulary
 MAX_BLOCK = 64  # rows of a block: on average half a block of each step is padding
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # how XLA says it, before a program runs and in one
@@ -139,14 +139,16 @@ def prepare(model: models.Model, shape: plan.Shape, layout: mesh.Layout, *, prec
     return Programs(compile_ahead(_blank, (), of_blank), compile_ahead(score_step, arguments, static))
 
 
-def run(model: models.Model, job: plan.Plan, layout: mesh.Layout, programs: Programs) -> Iterator[Answers]:
-    """The answers of each step of `job`, in order. Steps are dispatched ahead of the device.
+def run(
+    model: models.Model, job: plan.Plan, layout: mesh.Layout, programs: Programs, steps: Iterable[int]
+) -> Iterator[Answers]:
+    """The answers of each of the `steps` of `job`, in order. Steps are dispatched ahead of the device.
 
     Every transfer is explicit. Whoever stops listening drops the steps under way.
     """
     ahead: collections.deque[tuple[int, Array, Array]] = collections.deque()
     cache, score = programs.blank.result()(), programs.score.result()
-    for step in range(job.num_steps):
+    for step in steps:
         inputs, table = plan.step_inputs(job, step)
         placed = plan.Table(*(layout.put(array, split=array.ndim > 0) for array in table))
         cache, logprobs, greedy = score(model.params, layout.put(inputs, split=True, axis=1), placed, cache)

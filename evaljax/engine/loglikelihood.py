@@ -29,19 +29,22 @@ def nobody(places: Sequence[int], answers: Sequence[Answer]) -> None:
     """Nothing: the default where nobody waits for the first answers."""
 
 
-def score(
+def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, how, who hears of it)
     model: models.Model,
     encoded: Sequence[encode.Encoded],
     *,
     options: config.EngineOptions,
     max_length: int,
     precision: str,
+    known: Sequence[Answer | None] = (),
     agree: Callable[[str, str], None] = lambda what, digest: None,
     found: Found = nobody,
     progress: reporting.Progress = reporting.silent,
 ) -> tuple[list[Answer], dict[str, Any]]:
     """The answer to each sequence, in order, and figures.
 
+    `known`: answers from before, beside the sequences (none, if left out). The plan is that of all sequences, and what
+    the others need of it is run: their answers are, to the last bit, what they would have been.
     `found` hears of answers as soon as the device has them. `agree` compares the plan's hash over the processes that
     share the work. If the device has no room for a step, steps get smaller and what is left goes on; the smallest one
     that fails raises the device's own error.
@@ -53,18 +56,19 @@ def score(
     began, waited, planned = time.perf_counter(), 0.0, 0.0
     layout = mesh.layout_of(model.params)
     machine = memory.machine(model, layout, options)
-    answers: list[Answer | None] = [None] * len(encoded)
+    answers: list[Answer | None] = list(known) or [None] * len(encoded)
+    planned_places: Sequence[int] = range(len(encoded))
     totals: dict[str, Any] = {}
     shape: plan.Shape | None = None
     while True:
-        todo = [place for place, answer in enumerate(answers) if answer is None]
         start = time.perf_counter()
-        job = plan.plan_loglikelihood(
-            [encoded[place] for place in todo], options=options, max_length=max_length, machine=machine, shape=shape
-        )
+        sequences = [encoded[place] for place in planned_places]
+        job = plan.plan_loglikelihood(sequences, options=options, max_length=max_length, machine=machine, shape=shape)
+        wanted = np.array([answers[place] is None for place in planned_places], bool)
+        steps = plan.needed_steps(job, wanted)
         planned += time.perf_counter() - start
-        totals = totals or job.summary()
-        if not todo:
+        totals = totals or {**job.summary(), "steps": len(steps), "steps_kept": job.num_steps - len(steps)}
+        if not len(steps):
             break
         agree("the plan", job.digest)
         try:
@@ -72,17 +76,20 @@ def score(
             programs = executor.prepare(model, job.shape, layout, precision=precision)
             totals["memory"] = memory.check(model, programs.score.result(), machine.memory_bytes)
             waited += time.perf_counter() - start
-            for some, values in _finished(job, executor.run(model, job, layout, programs), progress):
-                places = [todo[place] for place in some]
+            runs = executor.run(model, job, layout, programs, steps.tolist())
+            for some, values in _finished(job, runs, wanted, progress):
+                places = [planned_places[place] for place in some]
                 _refuse_nonfinite(places, values, options)
                 for place, answer in zip(places, values, strict=True):
                     answers[place] = answer
                 found(places, values)
+            break
         except jax.errors.JaxRuntimeError as error:
             shape = job.shape.smaller() if executor.is_out_of_memory(error) else None
             if shape is None:
                 raise
             totals["halved"] = totals.get("halved", 0) + 1
+            planned_places = [place for place, answer in enumerate(answers) if answer is None]
     whole = [answer for answer in answers if answer is not None]
     seconds = time.perf_counter() - began - planned - waited
     return whole, {
@@ -95,9 +102,9 @@ def score(
 
 
 def _finished(
-    job: plan.Plan, steps: Iterator[executor.Answers], progress: reporting.Progress
+    job: plan.Plan, steps: Iterator[executor.Answers], wanted: np.ndarray, progress: reporting.Progress
 ) -> Iterator[tuple[list[int], list[Answer]]]:
-    """After each step the sequences whose last target it scored, and their answers, summed in float64."""
+    """After each step the `wanted` sequences whose last target it scored, and their answers, summed in float64."""
     logprobs, greedy = np.empty(len(job.pair_place)), np.empty(len(job.pair_place), np.bool_)
     starts = np.cumsum(job.num_targets) - job.num_targets
     last_step = np.searchsorted(job.pair_start, np.maximum.reduceat(job.pair_of_target, starts), side="right") - 1
@@ -108,7 +115,7 @@ def _finished(
         pairs = slice(job.pair_start[step], job.pair_start[step + 1])
         logprobs[pairs], greedy[pairs] = found, is_best
         progress(LABEL, (step + 1) * per_step, job.forward_tokens, "tokens")
-        places = order[bounds[step] : bounds[step + 1]].tolist()
+        places = [place for place in order[bounds[step] : bounds[step + 1]].tolist() if wanted[place]]
         answers = []
         for place in places:
             mine = job.pair_of_target[starts[place] : starts[place] + job.num_targets[place]]

@@ -292,6 +292,25 @@ def step_inputs(plan: Plan, step: int) -> tuple[np.ndarray, Table]:
     return inputs, Table(taken, targets, np.asarray(most, np.int32))
 
 
+def needed_steps(plan: Plan, wanted: np.ndarray) -> np.ndarray:
+    """The steps (in order) that must run for the targets of the `wanted` requests (bool), if nothing was run before.
+
+    Those that score one of them, and those that forward a token on the path to such a step's first token.
+    """
+    owners = np.repeat(np.arange(len(plan.num_targets)), plan.num_targets)
+    pairs = plan.pair_of_target[wanted[owners]]
+    needed = np.zeros(plan.num_steps, bool)
+    needed[np.searchsorted(plan.pair_start, pairs, side="right") - 1] = True
+    for step in range(plan.num_steps - 1, 0, -1):
+        if not needed[step]:
+            continue
+        for row in plan.rows:
+            if step + 1 < len(row.starts):
+                path = np.flatnonzero(row.end[: row.starts[step]] > row.starts[step])
+                needed[np.searchsorted(row.starts, path, side="right") - 1] = True
+    return np.flatnonzero(needed)
+
+
 def _grain(options: config.EngineOptions, shape: Shape | None, platform: str) -> int:
     """In what units prefixes are shared: tokens, or the chunks of a deterministic plan."""
     if not options.deterministic:

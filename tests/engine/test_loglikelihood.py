@@ -232,6 +232,58 @@ def test_answers_are_told_as_they_come_each_once(tiny: model.Model) -> None:
     assert max(sizes) < 60
 
 
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=["short-chunks", "rows"])
+def test_what_is_known_is_not_asked_again_and_the_rest_gets_the_same_bits(
+    tiny: model.Model, options: config.EngineOptions
+) -> None:
+    """A run that was stopped anywhere goes on as if it had not been."""
+    sequences = random_sequences(9, 60)
+    whole = score(tiny, sequences, options)
+    random = np.random.default_rng(0)
+    for share in (0.0, 0.5, 0.97, 1.0):
+        known = [answer if keep else None for answer, keep in zip(whole, random.random(60) < share, strict=True)]
+        told: list[int] = []
+        answers, figures = loglikelihood.score(
+            tiny,
+            sequences,
+            options=options,
+            max_length=LONGEST,
+            precision="highest",
+            known=known,
+            found=lambda places, _, told=told: told.extend(places),
+        )
+        assert answers == whole
+        assert sorted(told) == [place for place, answer in enumerate(known) if answer is None]
+        assert (figures["steps"] == 0) == (share == 1.0)
+    assert figures["steps_kept"] > 0
+
+
+def test_a_run_stopped_after_any_step_goes_on_with_the_next_one(tiny: model.Model) -> None:
+    """Beside the steps that are left, only those are run again that hold what they begin with."""
+    header = [1, 2, 0, 1, 2, 0, 1]
+    sequences = [sequence([*header, i % VOCABULARY, i % 7, 5], 1) for i in range(60)]
+    told: list[tuple[int, ...]] = []
+
+    def run(known=()):
+        return loglikelihood.score(
+            tiny,
+            sequences,
+            options=OPTIONS[0],
+            max_length=LONGEST,
+            precision="highest",
+            known=known,
+            found=lambda places, _: told.append(tuple(places)),
+        )
+
+    whole, figures = run()
+    after_each, steps = told[:], figures["steps"]
+    for stop in range(1, steps):
+        done = {place for places in after_each[:stop] for place in places}
+        answers, again = run([answer if place in done else None for place, answer in enumerate(whole)])
+        assert answers == whole
+        assert again["steps"] <= steps - stop + 3  # a path of ten tokens lies in three steps of five
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_deterministic_answers_are_the_same_bits_whatever_else_is_asked(tiny: model.Model, rows: int) -> None:
     """Any subset, in any order, on any number of rows: what a run that goes on after a crash asks."""
@@ -266,8 +318,8 @@ def test_a_step_that_fails_for_memory_half_way_loses_no_answer(tiny: model.Model
     told: list[int] = []
     steps = executor.run
 
-    def fails_once(model, job, layout, programs):
-        for answers in steps(model, job, layout, programs):
+    def fails_once(model, job, *rest):
+        for answers in steps(model, job, *rest):
             if answers.step == 3 and job.shape.num_rows == 2:
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
             yield answers
