@@ -295,15 +295,15 @@ def step_inputs(plan: Plan, step: int) -> tuple[np.ndarray, Table]:
 def needed_steps(plan: Plan, wanted: np.ndarray) -> np.ndarray:
     """The steps (in order) that must run for the targets of the `wanted` requests (bool), if nothing was run before.
 
-    Those that score one of them, and those that forward a token on the path to such a step's first token.
+    Those that score one of them, and those that forward a token on the path to such a step's first token. What else
+    these compute may be wrong, for the paths to it are not all there; none of it is wanted.
     """
     owners = np.repeat(np.arange(len(plan.num_targets)), plan.num_targets)
     pairs = plan.pair_of_target[wanted[owners]]
+    scoring = np.unique(np.searchsorted(plan.pair_start, pairs, side="right") - 1)
     needed = np.zeros(plan.num_steps, bool)
-    needed[np.searchsorted(plan.pair_start, pairs, side="right") - 1] = True
-    for step in range(plan.num_steps - 1, 0, -1):
-        if not needed[step]:
-            continue
+    needed[scoring] = True
+    for step in scoring.tolist():
         for row in plan.rows:
             if step + 1 < len(row.starts):
                 path = np.flatnonzero(row.end[: row.starts[step]] > row.starts[step])
