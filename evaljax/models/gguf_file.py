@@ -98,15 +98,19 @@ def _read(file: pathlib.Path) -> Contents:
 
 
 def _dequantise(contents: Contents, name: str, index: sharding.Index) -> np.ndarray:
-    """The values of a part of a tensor, as floats; of a matrix only the rows of that part are dequantised."""
+    """The values of a part of a tensor, as floats; no more is dequantised than the blocks that it touches."""
     import gguf
 
     tensor = contents.tensors[name]
-    rows = index[:-1]  # blocks of quantised values lie along the last axis
+    block, _ = gguf.GGML_QUANT_SIZES[tensor.tensor_type]  # values along the last axis that are quantised together
+    items = tensor.data.shape[-1] * block // int(tensor.shape[0])  # of the stored array, bytes or floats, a block
+    first, last = index[-1].start // block, -(-index[-1].stop // block)
+    stored = tensor.data[(*index[:-1], slice(first * items, last * items))]
     try:
-        return gguf.dequantize(tensor.data[rows], tensor.tensor_type)[..., index[-1]]
+        values = gguf.dequantize(stored, tensor.tensor_type)
     except NotImplementedError as error:
         raise errors.CheckpointError(f"{contents.where}: {name}: cannot dequantise: {error}") from error
+    return values[..., index[-1].start - first * block : index[-1].stop - first * block]
 
 
 def _config(contents: Contents) -> config.ModelConfig:
@@ -154,7 +158,8 @@ def _scaling(contents: Contents, keys: Mapping[str, Any]) -> config.RopeScaling 
     """The rotary scaling: a tensor of factors (how GGUF stores llama3's), or a linear factor."""
     kind = str(keys.get("rope.scaling.type", "none"))
     if ROPE_FACTORS in contents.tensors:
-        factors = _dequantise(contents, ROPE_FACTORS, (slice(None),)).astype(np.float32).ravel()
+        size = int(contents.tensors[ROPE_FACTORS].shape[0])
+        factors = _dequantise(contents, ROPE_FACTORS, (slice(0, size),)).astype(np.float32)
         return hf_config.scaling(contents.where, {"kind": "factors", "factors": tuple(float(f) for f in factors)})
     kinds = {"none": None, "linear": "linear"}
     known = lookup.find(kinds, kind, what="rope.scaling.type", where=contents.where, error=errors.CheckpointError)

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from evaljax.core import errors
-from evaljax.models import checkpoint, config, gguf_file
+from evaljax.models import checkpoint, config, gguf_file, sharding
 from evaljax.models.families import llama
 
 gguf = pytest.importorskip("gguf")
@@ -123,6 +123,20 @@ def test_quantised_tensors_are_dequantised(tmp_path):
     want = tensors(CONFIG)["model.embed_tokens.weight"]
     difference = np.abs(np.asarray(got.params["embedding"][...]) - want)
     assert 0 < difference.max() <= np.abs(want).max() / 127
+
+
+@pytest.mark.parametrize("kind", [None, gguf.GGMLQuantizationType.BF16, gguf.GGMLQuantizationType.Q8_0])
+def test_a_file_is_read_into_shards(tmp_path, kind):
+    cfg = changed(attention_bias=True, mlp_bias=True)
+    path = write_gguf(tmp_path / "m.gguf", cfg, KEYS, kind=kind)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    shardings = sharding.parameter_shardings(cfg, mesh)  # parts of 32 and of 16 columns; Q8_0 has blocks of 32
+    got = checkpoint.read_model(path, dtype="float32", shardings=shardings)
+    want = checkpoint.read_model(path, dtype="float32")
+    for (place, left), right in zip(jax.tree.leaves_with_path(got.params), jax.tree.leaves(want.params), strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=jax.tree_util.keystr(place))
+    assert got.params["blocks"]["key"][...].sharding == shardings["blocks", "key"]
+    assert got.params["blocks"]["key"][...].addressable_data(0).shape == (2, 1, 8, 32)
 
 
 def test_rope_factors_and_linear_scaling_are_read(tmp_path):
