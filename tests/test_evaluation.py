@@ -141,3 +141,8 @@ def test_empty_answers_and_answers_without_anything_to_extract_are_noted(tasks):
     (line,) = table.health_lines(found)
     assert f"{counts['empty_generations']} empty answers" in line
     assert "6 answers from which a filter could extract nothing" in line
+
+
+def test_a_policy_that_does_not_exist_is_refused():
+    with pytest.raises(errors.ConfigError, match="test: overlength = 'drop'; expected drop_shots, error, skip, trunc"):
+        recipe.run_config({"tasks": "t", "overlength": "drop"}, where="test")
