@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import pathlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,16 +11,29 @@ from typing import Any
 import jax
 import numpy as np
 
-from evaljax.backends import opening
+from evaljax.backends import kept, opening
 from evaljax.core import config, errors, progress, request
-from evaljax.engine import encode, failure, generate, loglikelihood, tokenizer, trie
+from evaljax.engine import (
+    agree,
+    encode,
+    executor,
+    failure,
+    generate,
+    journal,
+    loglikelihood,
+    memory,
+    mesh,
+    shapes,
+    tokenizer,
+    trie,
+)
 from evaljax.engine import plan as plans
-from evaljax.models import checkpoint, hub
+from evaljax.models import checkpoint, fingerprint, hub, sharding
 from evaljax.models import config as model_config
 from evaljax.models import model as models
 
 PLAN_KEYS = ("requests", "request_tokens", "unique_tokens", "forward_tokens")
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # how XLA says it, before a program runs and in one
+CHARACTERS_PER_TOKEN = 4  # of a guess that a program is compiled ahead for
 # Seconds by stage, in the order in which they are reported.
 STAGES = ("load", "tokenize", "plan", "compile", "run")
 
@@ -45,9 +59,11 @@ class JaxBackend:
         self.spec, self.source, self.tokenizer, self.config = spec, source, tokenizer, model_config
         self.options, self.report = options, report
         self.max_length = opening.max_length(spec, model_config.max_position)
+        self._kept: kept.Kept | None = None
         self._seconds = dict.fromkeys(STAGES, 0.0)
-        self._executables = 0
+        self._num_compiled_before = len(executor.COMPILED)
         self._plans: dict[str, dict[str, Any]] = {}
+        self._self_check: dict[str, Any] = {}
 
     @classmethod
     def open(cls, spec: config.ModelSpec, engine: config.EngineOptions, progress: progress.Progress) -> "JaxBackend":
@@ -65,24 +81,69 @@ class JaxBackend:
         )
 
     @functools.cached_property
+    def shardings(self) -> sharding.Shardings:
+        """Where each parameter lies: on one device, or on a mesh if there are several.
+
+        One process's CPU is one device, unless `engine.data` or `engine.model` ask for those that are simulated.
+        """
+        devices = jax.devices()
+        on_host = devices[0].platform == "cpu" and jax.process_count() == 1
+        if len(devices) == 1 or (on_host and not (self.options.data or self.options.model)):
+            one = jax.sharding.SingleDeviceSharding(devices[0])
+            return dict.fromkeys(model_config.parameter_shapes(self.config), one)
+        made = mesh.make(self.options, self.config, self.spec.dtype)
+        return sharding.parameter_shardings(self.config, made)
+
+    @functools.cached_property
+    def outline(self) -> models.Model:
+        """The model without weights."""
+        return models.outline(self.config, self.spec.dtype, self.shardings)
+
+    @functools.cached_property
     def model(self) -> models.Model:
-        """The model, read now if it was not before."""
+        """The model, read now if it was not before, straight to where it lies."""
         with self._timed("load"):
-            return checkpoint.read_model(self.source, dtype=self.spec.dtype, revision=self.spec.revision)
+            return checkpoint.read_model(
+                self.source, dtype=self.spec.dtype, revision=self.spec.revision, shardings=self.shardings
+            )
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What was done so far: seconds by stage, executables, and the plan's figures by kind of request."""
-        return {"seconds": dict(self._seconds), "executables": self._executables, "plans": dict(self._plans)}
+        """What was done so far: seconds by stage, programs compiled, the self-check, and figures by kind of request."""
+        compiled = executor.COMPILED[self._num_compiled_before :]
+        return {
+            "seconds": dict(self._seconds),
+            "executables": len(compiled),
+            "compiled": [{"program": name, "seconds": round(seconds, 3)} for name, seconds in compiled],
+            "self_check": self._self_check,
+            "answers_kept": self._kept.num_found if self._kept else 0,
+            "plans": dict(self._plans),
+        }
+
+    @property
+    def notes(self) -> list[str]:
+        """What should be known of this run beside its scores."""
+        return self._kept.notes if self._kept else []
+
+    def keep_answers(self, folder: pathlib.Path) -> None:
+        """Keeps answers in `folder` as they come, and looks there first; until `close`."""
+        self._kept = kept.Kept(folder)
+
+    def close(self) -> None:
+        """Lets go of the folder of `keep_answers`."""
+        if self._kept:
+            self._kept.close()
 
     def loglikelihood(self, requests: Sequence[request.LoglikelihoodRequest]) -> list[request.LoglikelihoodResponse]:
         """log P(continuation | context) of each request."""
+        self._compile_ahead([(asked.context, asked.continuation) for asked in requests])
         with self._timed("tokenize"):
             encoded = encode.encode_loglikelihood(self.tokenizer, requests, self.max_length)
         return opening.loglikelihood_responses(encoded, self._score("loglikelihood", encoded, requests, len(requests)))
 
     def loglikelihood_rolling(self, requests: Sequence[request.RollingRequest]) -> list[request.RollingResponse]:
         """log P(text) of each request, over its windows."""
+        self._compile_ahead([("", asked.text) for asked in requests])
         with self._timed("tokenize"):
             texts = encode.encode_rolling(self.tokenizer, requests, self.max_length)
         windows, owners = opening.flatten(texts, requests)
@@ -152,7 +213,7 @@ class JaxBackend:
         result: dict[str, Any] = {key: sum(figures[key] for figures in found.values()) for key in PLAN_KEYS}
         shapes = [shape for figures in found.values() for shape in figures["shapes"]]
         result["shapes"] = [shape for place, shape in enumerate(shapes) if shape not in shapes[:place]]
-        result["buckets"] = {kind: figures["buckets"] for kind, figures in found.items()}
+        result["buckets"] = {kind: figures["steps"] for kind, figures in found.items()}
         if generate_requests:
             found["generate_until"] = _generation_plan(generate_requests, self._prompts(generate_requests))
             result["requests"] += len(generate_requests)
@@ -165,8 +226,30 @@ class JaxBackend:
 
     def _plan(self, encoded: Sequence[encode.Encoded]) -> plans.Plan:
         """The plan that scoring `encoded` on this machine follows."""
-        platform = jax.devices()[0].platform
-        return plans.plan_loglikelihood(encoded, options=self.options, max_length=self.max_length, platform=platform)
+        return plans.plan_loglikelihood(
+            encoded, options=self.options, max_length=self.max_length, machine=self._machine
+        )
+
+    @functools.cached_property
+    def _machine(self) -> shapes.Machine:
+        return memory.machine(self.outline, mesh.layout_of(self.outline.params), self.options)
+
+    def _compile_ahead(self, texts: Sequence[tuple[str, str]]) -> None:
+        """Begins to compile what (context, continuation) pairs will probably need, while they are tokenized.
+
+        The tokens of the longest are counted, those of the others guessed. A guess that is wrong costs one program.
+        """
+        if not texts or "model" in vars(self):
+            return  # a later call: most likely it is compiled
+        guessed = (sum(map(len, {context for context, _ in texts})) + sum(len(text) for _, text in texts)) // (
+            CHARACTERS_PER_TOKEN
+        )
+        longest = max((context + text for context, text in texts), key=len)
+        height = min(self.max_length, len(self.tokenizer.encode_arrays([longest])[0]))
+        shape = shapes.choose_shape(
+            guessed, height, options=self.options, max_length=self.max_length, machine=self._machine
+        )
+        executor.prepare(self.outline, shape, mesh.layout_of(self.outline.params), precision=self.spec.precision)
 
     def _score(
         self, kind: str, encoded: Sequence[encode.Encoded], owners: Sequence[request.Request], num_requests: int
@@ -175,10 +258,64 @@ class JaxBackend:
         opening.check_ids([sequence.tokens for sequence in encoded], owners, self.config.vocab_size)
         if not encoded:
             return []
-        with self._naming(owners):
-            answers, figures = loglikelihood.score(self.model, encoded, progress=self.report, **self._policy)
+        keys = [journal.loglikelihood_key(sequence.tokens, sequence.num_targets) for sequence in encoded]
+        answers = [
+            None if value is None else loglikelihood.Answer(*journal.loglikelihood_answer(value))
+            for value in self._find(keys)
+        ]
+        missing = np.array([answer is None for answer in answers])
+        if not missing.any():
+            self._note(kind, {"requests": num_requests})
+            return answers
+        places = np.flatnonzero(self._kept.planned(kind, keys, missing) if self._kept else missing).tolist()
+
+        def found(some: Sequence[int], values: Sequence[loglikelihood.Answer]) -> None:
+            self._keep(
+                [(keys[places[i]], journal.loglikelihood_value(*value)) for i, value in zip(some, values, strict=True)]
+            )
+
+        with self._naming([owners[place] for place in places]):
+            new, figures = loglikelihood.score(
+                self.model,
+                [encoded[place] for place in places],
+                check=not self._self_check,
+                known=[answers[place] for place in places],
+                agree=agree.agree,
+                found=found,
+                progress=self.report,
+                **self._policy,
+            )
+        for place, answer in zip(places, new, strict=True):
+            answers[place] = answer
         self._note(kind, {**figures, "requests": num_requests})
         return answers
+
+    def _find(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What is kept under each key."""
+        if self._kept is None:
+            return [None] * len(keys)
+        if not self._kept.scope:
+            self._kept.scope = journal.scope(self._facts())
+        return self._kept.find(keys)
+
+    def _keep(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        if self._kept is not None:
+            self._kept.keep(items)
+
+    def _facts(self) -> dict[str, Any]:
+        """Everything that an answer depends on besides its request."""
+        assert self._kept is not None
+        return {
+            "parameters": self._kept.find_parameters(
+                self.source, self.spec.dtype, self.config, lambda: fingerprint.parameters(self.model)
+            ),
+            "tokenizer": self.tokenizer.fingerprint,
+            "dtype": self.spec.dtype,
+            "precision": self.spec.precision,
+            "platform": jax.devices()[0].platform,
+            "max_length": self.max_length,
+            "deterministic": [self.options.deterministic, self.options.deterministic and self.options.chunk_length],
+        }
 
     def _prompts(self, requests: Sequence[request.GenerateRequest]) -> list[encode.Prompt]:
         """The prompts of the requests, cut so that what may be generated fits too."""
@@ -190,10 +327,10 @@ class JaxBackend:
     def _note(self, kind: str, figures: dict[str, Any]) -> None:
         """Adds the figures of one engine call to the run's."""
         self._seconds["plan"] += figures.get("plan_seconds", 0.0)
-        self._seconds["compile"] += figures["compile_seconds"]
+        self._seconds["compile"] += figures.get("compile_seconds", 0.0)
         run_keys = ("run_seconds", "prefill_seconds", "decode_seconds")
         self._seconds["run"] += sum(figures.get(key, 0.0) for key in run_keys)
-        self._executables += figures["executables"]
+        self._self_check = self._self_check or figures.pop("self_check", {})
         before = self._plans.get(kind, {})
         totals = {key: before.get(key, 0) + figures[key] for key in PLAN_KEYS if key in figures}
         self._plans[kind] = {**figures, **totals}
@@ -214,7 +351,7 @@ class JaxBackend:
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
-            if not any(sign in str(error) for sign in OUT_OF_MEMORY):
+            if not executor.is_out_of_memory(error):
                 raise
             raise errors.ConfigError(
                 f"{self.spec.path} ({self.config.num_parameters:,} parameters, {self.spec.dtype}): no room on the "

@@ -12,9 +12,14 @@ METHODS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "apply_ch
 class Backend(Protocol):
     """Anything that answers requests. Answers come back in request order, one for each request.
 
-    These methods are all that a run needs. Where a backend also has them, it uses `max_length` (tokens; generations
-    that leave no room for a prompt are refused before weights load), `plan(loglikelihood, rolling, generate requests)`
-    (a dry run writes it), `figures` (the manifest has them) and `tokenizer` (`evaljax show` prints its ids).
+    These methods are all that a run needs. Where a backend also has them, it uses
+
+    - `max_length` (tokens, or None): generations that leave no room for a prompt are refused before weights load;
+    - `count_tokens(requests)`: the tokens that each needs if nothing is cut, `max_gen_toks` included; every
+      `RunConfig.overlength` but "truncate_left" asks;
+    - `keep_answers(folder)`, `close()`: answers are kept there as they come, and found there by the next run;
+    - `plan(loglikelihood, rolling, generate requests)`: a dry run writes it;
+    - `figures` (the manifest has them), `notes` (lines that are printed), `tokenizer` (`evaljax show` prints its ids).
     """
 
     def loglikelihood(self, requests: Sequence[request.LoglikelihoodRequest]) -> list[request.LoglikelihoodResponse]:

@@ -18,7 +18,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from evaljax.engine import mesh, numerics, plan
+from evaljax.engine import mesh, numerics, plan, shapes
 from evaljax.models import config as model_config
 from evaljax.models import decoder, sharding
 from evaljax.models import model as models
@@ -115,7 +115,7 @@ def block_rows(vocabulary: int, table_rows: int) -> int:
     return min(MAX_BLOCK, table_rows, 1 << (fitting.bit_length() - 1))
 
 
-def prepare(model: models.Model, shape: plan.Shape, layout: mesh.Layout, *, precision: str) -> Programs:
+def prepare(model: models.Model, shape: shapes.Shape, layout: mesh.Layout, *, precision: str) -> Programs:
     """The programs that run plans of `shape`, compiled in the background; `model` may be without weights.
 
     Called from one thread only.
@@ -206,7 +206,7 @@ _COMPILER = futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype", "shape", "place"))
 def _blank(
-    *, config: model_config.ModelConfig, dtype: str, shape: plan.Shape, place: jax.sharding.Sharding
+    *, config: model_config.ModelConfig, dtype: str, shape: shapes.Shape, place: jax.sharding.Sharding
 ) -> decoder.Cache:
     """An empty cache, made on the devices."""
     return _place(decoder.init_cache(config, shape.num_rows, shape.cache_length, jnp.dtype(dtype)), place)

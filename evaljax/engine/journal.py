@@ -74,6 +74,11 @@ def generation_key(
     return _digest("generation", _canonical(how), np.ascontiguousarray(prompt, "<i4").tobytes())
 
 
+def job_key(kind: str, keys: Sequence[bytes]) -> bytes:
+    """The key of a run's requests of one kind, all of them in order."""
+    return _digest("job", kind.encode(), *keys)
+
+
 def loglikelihood_value(logprob: float, is_greedy: bool) -> bytes:
     """An answer as it is stored; all bits of `logprob` are kept."""
     return LOGLIKELIHOOD.pack(logprob, is_greedy)

@@ -9,7 +9,7 @@ import numpy as np
 
 from evaljax.core import config
 from evaljax.core import progress as reporting
-from evaljax.engine import encode, executor, failure, memory, mesh, plan
+from evaljax.engine import encode, executor, failure, memory, mesh, plan, selfcheck, shapes
 from evaljax.models import model as models
 
 LABEL = "scoring"
@@ -36,6 +36,7 @@ def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, 
     options: config.EngineOptions,
     max_length: int,
     precision: str,
+    check: bool = False,
     known: Sequence[Answer | None] = (),
     agree: Callable[[str, str], None] = lambda what, digest: None,
     found: Found = nobody,
@@ -43,6 +44,7 @@ def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, 
 ) -> tuple[list[Answer], dict[str, Any]]:
     """The answer to each sequence, in order, and figures.
 
+    `check`: look at the machine first (`selfcheck`).
     `known`: answers from before, beside the sequences (none, if left out). The plan is that of all sequences, and what
     the others need of it is run: their answers are, to the last bit, what they would have been.
     `found` hears of answers as soon as the device has them. `agree` compares the plan's hash over the processes that
@@ -59,7 +61,7 @@ def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, 
     answers: list[Answer | None] = list(known) or [None] * len(encoded)
     planned_places: Sequence[int] = range(len(encoded))
     totals: dict[str, Any] = {}
-    shape: plan.Shape | None = None
+    shape: shapes.Shape | None = None
     while True:
         start = time.perf_counter()
         sequences = [encoded[place] for place in planned_places]
@@ -76,6 +78,8 @@ def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, 
             programs = executor.prepare(model, job.shape, layout, precision=precision)
             totals["memory"] = memory.check(model, programs.score.result(), machine.memory_bytes)
             waited += time.perf_counter() - start
+            if check and "self_check" not in totals:
+                totals["self_check"] = selfcheck.run(model, job, layout, programs, precision=precision)
             runs = executor.run(model, job, layout, programs, steps.tolist())
             for some, values in _finished(job, runs, wanted, progress):
                 places = [planned_places[place] for place in some]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from evaljax.core import config
-from evaljax.engine import executor, mesh, plan
+from evaljax.engine import executor, mesh, shapes
 from evaljax.models import decoder
 from evaljax.models import model as models
 
@@ -24,14 +24,15 @@ class TooLargeError(jax.errors.JaxRuntimeError):
     """A step that would not fit, found before it ran; worded as the device words it."""
 
 
-def machine(model: models.Model, layout: mesh.Layout, options: config.EngineOptions) -> plan.Machine:
+def machine(model: models.Model, layout: mesh.Layout, options: config.EngineOptions) -> shapes.Machine:
     """What the plan's shapes depend on, for this model (its weights there or not) on these devices."""
     place = executor.cache_place(model.config, layout)
     slot = functools.partial(decoder.init_cache, model.config, layout.num_groups, 1, jnp.dtype(model.dtype))
-    return plan.Machine(
+    return shapes.Machine(
         platform=layout.device.platform,
         num_groups=layout.num_groups,
         slot_bytes=sum(_bytes_on_one(leaf, place) for leaf in jax.tree.leaves(jax.eval_shape(slot))),
+        token_bytes=model.config.embed_dim * jnp.dtype(model.dtype).itemsize,
         memory_bytes=options.memory_bytes or free_bytes(layout.device),
     )
 

@@ -177,8 +177,9 @@ def of_parameters(params: Any) -> Mesh | None:
     """The mesh that all parameters lie on, None if they lie on one device; ConfigError if there are several."""
     places: dict[Any, str] = {}
     for path, leaf in jax.tree.leaves_with_path(params):
-        named = isinstance(leaf.sharding, NamedSharding)
-        places.setdefault(leaf.sharding.mesh if named else leaf.device, jax.tree_util.keystr(path))
+        where = leaf.sharding
+        on_one = next(iter(where.device_set)) if len(where.device_set) == 1 else where
+        places.setdefault(where.mesh if isinstance(where, NamedSharding) else on_one, jax.tree_util.keystr(path))
     if len(places) > 1:
         found = "; ".join(f"{name} on {place}" for place, name in places.items())
         raise errors.ConfigError(f"parameters lie in several places: {found}; expected one mesh for all")

@@ -24,59 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evaljax.core import config
-from evaljax.engine import encode, trie
+from evaljax.engine import encode, shapes, trie
 
-# On a CPU a step costs this many tokens more than its own (each layer's weights are copied out of the stack),
-# and compiling a chunk of T as much as forwarding T. SmolLM2: 3.2, 2.6, 2.6 ms a token at T = 128, 256, 512.
-CPU_STEP_TOKENS = 48
-CPU_CHUNKS = (64, 128, 256)
-CPU_DETERMINISTIC_CHUNK = 128
-ACCELERATOR_CHUNK = 512
-ACCELERATOR_ROWS = 16  # 8,192 tokens a step keep the matrix units busy
-STEPS_PER_ROW = 8  # fewer rows rather than fewer steps: the last step of each row is half padding
-MIN_CHUNK = 16
-MIN_CACHE = 256
-MIN_TABLE = 128
-TABLE_TARGETS = 4  # targets of a table row; a token with more takes several rows
-CACHE_SHARE = 0.5  # of the memory beside the parameters; activations have the rest
 FIELDS = ("tokens", "positions", "end", "base", "slots")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What shapes depend on beside the work.
-
-    Attributes:
-      platform: "cpu", "gpu" or "tpu".
-      num_groups: parts of the mesh that rows are split over.
-      slot_bytes: of one cache slot of one row, on the device that holds most of it.
-      memory_bytes: of each device, for caches and activations.
-    """
-
-    platform: str = "cpu"
-    num_groups: int = 1
-    slot_bytes: int = 1
-    memory_bytes: int = 1 << 62
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The static shapes of a step: B, T, S, G, R and J of the module's picture."""
-
-    num_rows: int
-    chunk_length: int
-    cache_length: int
-    num_groups: int = 1
-    table_rows: int = MIN_TABLE
-    table_targets: int = TABLE_TARGETS
-
-    def smaller(self) -> "Shape | None":
-        """Half as many tokens a step, fewer rows before shorter ones; None if there is no less."""
-        rows, chunk = self.num_rows // self.num_groups, self.chunk_length
-        if rows == 1 and chunk // 2 < MIN_CHUNK:
-            return None
-        rows, chunk = (rows // 2, chunk) if rows > 1 else (rows, chunk // 2)
-        return dataclasses.replace(self, num_rows=rows * self.num_groups, chunk_length=chunk)
 
 
 class Table(NamedTuple):
@@ -115,7 +65,7 @@ class Plan:
       pair_of_target: for each target of each request, flat, its pair; `num_targets` of each request.
     """
 
-    shape: Shape
+    shape: shapes.Shape
     rows: tuple[Row, ...]
     num_steps: int
     entry_token: np.ndarray
@@ -167,8 +117,8 @@ def plan_loglikelihood(
     *,
     options: config.EngineOptions,
     max_length: int,
-    machine: Machine = Machine(),
-    shape: Shape | None = None,
+    machine: shapes.Machine = shapes.HOST,
+    shape: shapes.Shape | None = None,
 ) -> Plan:
     """The plan for `encoded`: the same for the same sequences, options, `max_length`, machine (and shape, if given)."""
     inputs = [sequence.tokens[:-1] for sequence in encoded]
@@ -176,47 +126,26 @@ def plan_loglikelihood(
     targets = np.concatenate(
         [sequence.tokens[-sequence.num_targets :] for sequence in encoded] or [np.empty(0, np.int32)]
     )
-    grain = _grain(options, shape, machine.platform)
+    if shape is None and options.deterministic:
+        longest = max(map(len, inputs), default=1)
+        shape = shapes.choose_shape(1, longest, options=options, max_length=max_length, machine=machine)
+    grain = shape.chunk_length if shape is not None and options.deterministic else 1
     forest, places = trie.build(inputs, counts.tolist(), share=options.share_prefixes, grain=grain)
     if shape is None:
-        shape = choose_shape(
-            forest.unique_tokens, forest.height, options=options, max_length=max_length, machine=machine
-        )
+        size, height = forest.unique_tokens, forest.height
+        shape = shapes.choose_shape(size, height, options=options, max_length=max_length, machine=machine)
     plan = lay_out(forest, places, targets, counts, shape, grain=grain)
     return dataclasses.replace(plan, request_tokens=sum(map(len, inputs)))
 
 
-def choose_shape(
-    size: int,
-    height: int,
-    *,
-    options: config.EngineOptions,
-    max_length: int,
-    machine: Machine = Machine(),
-) -> Shape:
-    """Static shapes that suit `size` tokens, paths of at most `height`, and the machine; `options` override T and B."""
-    groups = machine.num_groups
-    if options.deterministic:
-        chunk, rows = _grain(options, None, machine.platform), groups
-    elif machine.platform == "cpu":
-        rows = groups
-        share = -(-size // (options.num_rows or rows))
-        chunk = min(CPU_CHUNKS, key=lambda length: -(-share // length) * (length + CPU_STEP_TOKENS) + length)
-    else:
-        chunk = ACCELERATOR_CHUNK
-        rows = groups * min(ACCELERATOR_ROWS, _power_of_two(max(1, size // (groups * chunk * STEPS_PER_ROW)) + 1) // 2)
-    # Powers of two: few different executables over many jobs. Unused slots cost memory, not time.
-    cache = min(_power_of_two(max(height, MIN_CACHE)), max(-(-max_length // 128) * 128, height))
-    fitting = int(machine.memory_bytes * CACHE_SHARE) // (cache * machine.slot_bytes)
-    rows = min(rows, groups * max(1, fitting))
-    chunk = options.chunk_length or chunk
-    rows = -(-(options.num_rows or rows) // groups) * groups
-    table = max(MIN_TABLE, _power_of_two(rows // groups * chunk))
-    return Shape(num_rows=rows, chunk_length=chunk, cache_length=cache, num_groups=groups, table_rows=table)
-
-
 def lay_out(
-    forest: trie.Trie, places: np.ndarray, targets: np.ndarray, counts: np.ndarray, shape: Shape, *, grain: int = 1
+    forest: trie.Trie,
+    places: np.ndarray,
+    targets: np.ndarray,
+    counts: np.ndarray,
+    shape: shapes.Shape,
+    *,
+    grain: int = 1,
 ) -> Plan:
     """The plan that scores `targets[i]` at preorder index `places[i]`; request r owns the next `counts[r]` of them.
 
@@ -235,7 +164,7 @@ def lay_out(
     entry_block = np.repeat(block, num_entries)
     entry_start = np.searchsorted(entry_block, np.arange(num_steps * shape.num_groups + 1))
     shape = dataclasses.replace(
-        shape, table_rows=max(shape.table_rows, _power_of_two(int(np.diff(entry_start).max(initial=1))))
+        shape, table_rows=max(shape.table_rows, shapes.power_of_two(int(np.diff(entry_start).max(initial=1))))
     )
     first_entry = np.cumsum(num_entries) - num_entries
     entry_targets, pair_place, pair_step, moved = _fill(
@@ -298,6 +227,8 @@ def needed_steps(plan: Plan, wanted: np.ndarray) -> np.ndarray:
     Those that score one of them, and those that forward a token on the path to such a step's first token. What else
     these compute may be wrong, for the paths to it are not all there; none of it is wanted.
     """
+    if wanted.all():
+        return np.arange(plan.num_steps)
     owners = np.repeat(np.arange(len(plan.num_targets)), plan.num_targets)
     pairs = plan.pair_of_target[wanted[owners]]
     scoring = np.unique(np.searchsorted(plan.pair_start, pairs, side="right") - 1)
@@ -309,15 +240,6 @@ def needed_steps(plan: Plan, wanted: np.ndarray) -> np.ndarray:
                 path = np.flatnonzero(row.end[: row.starts[step]] > row.starts[step])
                 needed[np.searchsorted(row.starts, path, side="right") - 1] = True
     return np.flatnonzero(needed)
-
-
-def _grain(options: config.EngineOptions, shape: Shape | None, platform: str) -> int:
-    """In what units prefixes are shared: tokens, or the chunks of a deterministic plan."""
-    if not options.deterministic:
-        return 1
-    if shape is not None:
-        return shape.chunk_length
-    return options.chunk_length or (CPU_DETERMINISTIC_CHUNK if platform == "cpu" else ACCELERATOR_CHUNK)
 
 
 def _cuts(forest: trie.Trie, num_rows: int, grain: int) -> np.ndarray:
@@ -335,7 +257,7 @@ def _cuts(forest: trie.Trie, num_rows: int, grain: int) -> np.ndarray:
     return np.asarray([*cuts, size], np.int64)
 
 
-def _row(forest: trie.Trie, first: int, last: int, shape: Shape, grain: int) -> Row:
+def _row(forest: trie.Trie, first: int, last: int, shape: shapes.Shape, grain: int) -> Row:
     """The stretch [first, last) of the trie, after the path to its first token."""
     if first >= last:
         return Row(*(np.empty(0, np.int32) for _ in range(3)), starts=np.zeros(1, np.int64))
@@ -348,7 +270,7 @@ def _row(forest: trie.Trie, first: int, last: int, shape: Shape, grain: int) -> 
 
 
 def _locate(
-    forest: trie.Trie, position: np.ndarray, cuts: np.ndarray, rows: Sequence[Row], shape: Shape
+    forest: trie.Trie, position: np.ndarray, cuts: np.ndarray, rows: Sequence[Row], shape: shapes.Shape
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The step and the group in which each preorder index is forwarded, and its place in that group's tokens."""
     of_row = np.searchsorted(cuts[1:], position, side="right")
@@ -372,7 +294,7 @@ def _fill(
     first_entry: np.ndarray,
     entry_start: np.ndarray,
     entry_block: np.ndarray,
-    shape: Shape,
+    shape: shapes.Shape,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Targets of the table rows; place and step of each pair, in step order; where each of `pairs` went in that order.
 
@@ -393,8 +315,3 @@ def _fill(
     moved = np.empty(len(pairs), np.int64)
     moved[source] = np.arange(len(pairs))
     return targets, place, block // groups, moved
-
-
-def _power_of_two(number: int) -> int:
-    """The least power of two that is not below `number` (>= 1)."""
-    return 1 << (number - 1).bit_length()

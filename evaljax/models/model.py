@@ -1,11 +1,14 @@
 """A model ready for the engines: configuration, structure and parameters, apart."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from evaljax.models import config, decoder, sharding
+from evaljax.models import config as config_lib
+from evaljax.models import decoder, sharding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,14 +20,14 @@ class Model:
       params: the arrays; an argument of every call.
     """
 
-    config: config.ModelConfig
+    config: config_lib.ModelConfig
     graphdef: nnx.GraphDef
     params: nnx.State
 
     @property
     def dtype(self) -> str:
         """Name of the parameters' (and so the activations') dtype."""
-        return str(self.params["embedding"][...].dtype)
+        return str(jax.tree.leaves(self.params)[0].dtype)
 
 
 def of(module: decoder.Decoder) -> Model:
@@ -32,6 +35,18 @@ def of(module: decoder.Decoder) -> Model:
     graphdef, params = nnx.split(module, nnx.Param)
     params = jax.tree.map(sharding.with_auto_axes, params)
     return Model(config=module.config, graphdef=graphdef, params=params)
+
+
+def outline(
+    config: config_lib.ModelConfig, dtype: str, shardings: Mapping[sharding.Path, jax.sharding.Sharding]
+) -> Model:
+    """The model without weights, which say their shapes and where they will lie: enough to compile for it."""
+    shapes = config_lib.parameter_shapes(config)
+    described = {
+        path: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=shardings[path]) for path, shape in shapes.items()
+    }
+    graphdef, params = nnx.split(decoder.Decoder(config, described), nnx.Param)
+    return Model(config=config, graphdef=graphdef, params=params)
 
 
 def merge(graphdef: nnx.GraphDef, params: nnx.State) -> decoder.Decoder:

@@ -82,6 +82,9 @@ def test_figures_add_up_over_calls(tiny_model):
     assert backend.figures == {
         "seconds": {"load": 0.0, "tokenize": 0.0, "plan": 0.0, "compile": 0.0, "run": 0.0},
         "executables": 0,
+        "compiled": [],
+        "self_check": {},
+        "answers_kept": 0,
         "plans": {},
     }
     backend.loglikelihood(ASKED)
@@ -93,6 +96,8 @@ def test_figures_add_up_over_calls(tiny_model):
     assert figures["plans"]["loglikelihood"]["request_tokens"] == 4 * 13
     assert figures["plans"]["loglikelihood_rolling"]["requests"] == 2
     assert figures["plans"]["generate_until"]["requests"] == 1
+    assert figures["self_check"]["packed_against_alone"] < 1e-5
+    assert figures["self_check"]["matmul_error"] < 1e-6
     assert figures["seconds"]["load"] > 0
     assert figures["seconds"]["run"] > 0
 
@@ -163,10 +168,17 @@ def test_numbers_that_are_not_finite_pass_where_that_was_asked_for(broken_model)
     assert np.isfinite(answers[1].logprob)
 
 
+def test_a_step_too_large_for_any_machine_is_made_smaller(tiny_model):
+    large = open_jax(tiny_model, config.EngineOptions(chunk_length=10**11, memory_bytes=10**7))
+    small = open_jax(tiny_model)
+    for answer, expected in zip(large.loglikelihood(ASKED), small.loglikelihood(ASKED), strict=True):
+        assert answer.logprob == pytest.approx(expected.logprob, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "ask"),
     [
-        ({"chunk_length": 10**11}, lambda backend: backend.loglikelihood(ASKED)),
+        ({"memory_bytes": 10**4}, lambda backend: backend.loglikelihood(ASKED)),
         ({"num_slots": 10**10}, lambda backend: backend.generate_until([request.GenerateRequest("a", SHORT)])),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaljax.core import config
-from evaljax.engine import encode, plan, trie
+from evaljax.engine import encode, plan, shapes, trie
 
 OPTIONS = config.EngineOptions()
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=12), min_size=0, max_size=30)
@@ -18,7 +18,7 @@ def encoded(sequences: list[list[int]], counts: list[int]) -> list[encode.Encode
     return [encode.Encoded(np.asarray(s, np.int32), n) for s, n in zip(sequences, counts, strict=True)]
 
 
-def laid_out(sequences: list[encode.Encoded], shape: plan.Shape, *, share: bool = True, grain: int = 1) -> plan.Plan:
+def laid_out(sequences: list[encode.Encoded], shape: shapes.Shape, *, share: bool = True, grain: int = 1) -> plan.Plan:
     counts = np.asarray([s.num_targets for s in sequences], np.int64)
     targets = np.concatenate([s.tokens[-s.num_targets :] for s in sequences] or [np.empty(0, np.int32)])
     forest, places = trie.build([s.tokens[:-1] for s in sequences], counts.tolist(), share=share, grain=grain)
@@ -51,7 +51,7 @@ def run_symbolically(job: plan.Plan) -> list[tuple[tuple[int, ...], int]]:
     return answers
 
 
-def table_answers(shape: plan.Shape, table: plan.Table, hidden: list) -> list:
+def table_answers(shape: shapes.Shape, table: plan.Table, hidden: list) -> list:
     """The step's flat [G, R, J] answers; None where nothing was computed."""
     of_group = len(hidden) // shape.num_groups
     return [
@@ -71,7 +71,7 @@ def test_every_target_is_predicted_from_its_own_context(
     sequences += [s[: len(s) // 2 + 1] for s in sequences[:5]] + sequences[:4]
     counts = [data.draw(st.integers(1, len(s) - 1)) for s in sequences]
     groups, length = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
-    shape = plan.Shape(
+    shape = shapes.Shape(
         num_rows=groups * data.draw(st.integers(1, 3)),
         num_groups=groups,
         chunk_length=length,
@@ -94,7 +94,7 @@ def test_a_chunk_of_whole_blocks_is_a_block_of_one_path_wherever_it_stands() -> 
     sequences = [random.integers(0, 2, random.integers(2, 12)).tolist() for _ in range(40)]
 
     def chunks(of: list[list[int]], num_rows: int) -> set[tuple[int, ...]]:
-        shape = plan.Shape(num_rows=num_rows, chunk_length=4, cache_length=12)
+        shape = shapes.Shape(num_rows=num_rows, chunk_length=4, cache_length=12)
         job = laid_out(encoded(of, [1] * len(of)), shape, grain=4)
         steps = [plan.step_inputs(job, step)[0] for step in range(job.num_steps)]
         for _, positions, end, base, _ in (inputs[:, row] for inputs in steps for row in range(num_rows)):
@@ -119,7 +119,7 @@ def test_choices_of_one_token_share_one_position_and_one_table_row() -> None:
     """C02: the answers of four one-token choices come from one forward row and one vocabulary row."""
     job = laid_out(
         encoded([[5, 6, 7, 20 + c] for c in range(4)], [1] * 4),
-        plan.Shape(num_rows=1, chunk_length=64, cache_length=256),
+        shapes.Shape(num_rows=1, chunk_length=64, cache_length=256),
     )
     figures = job.summary()
     assert (figures["unique_tokens"], figures["scored_positions"], figures["targets"]) == (3, 1, 4)
@@ -128,7 +128,7 @@ def test_choices_of_one_token_share_one_position_and_one_table_row() -> None:
 
 
 def test_a_position_with_more_targets_than_a_table_row_takes_several() -> None:
-    shape = plan.Shape(num_rows=1, chunk_length=4, cache_length=16, table_targets=2)
+    shape = shapes.Shape(num_rows=1, chunk_length=4, cache_length=16, table_targets=2)
     job = laid_out(encoded([[5, 20 + c] for c in range(5)], [1] * 5), shape)
     assert job.entry_token.tolist() == [0, 0, 0]
     assert job.entry_targets.tolist() == [[20, 21], [22, 23], [24, 0]]
@@ -160,8 +160,8 @@ def test_options_choose_chunk_length_and_rows() -> None:
     assert (job.shape.chunk_length, job.shape.num_rows, job.shape.cache_length) == (5, 3, 128)
 
 
-def shape_for(size: int, height: int = 300, *, max_length: int = 2048, **machine) -> plan.Shape:
-    return plan.choose_shape(size, height, options=OPTIONS, max_length=max_length, machine=plan.Machine(**machine))
+def shape_for(size: int, height: int = 300, *, max_length: int = 2048, **machine) -> shapes.Shape:
+    return shapes.choose_shape(size, height, options=OPTIONS, max_length=max_length, machine=shapes.Machine(**machine))
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(100, 1), (40_000, 8), (4_000_000, 16)])
@@ -185,12 +185,12 @@ def test_every_group_of_a_mesh_gets_as_many_rows_and_at_least_one() -> None:
     assert shape_for(7, num_groups=8).num_rows == 8
     assert shape_for(4_000_000, num_groups=8, platform="tpu").num_rows == 128
     options = config.EngineOptions(num_rows=9)
-    shape = plan.choose_shape(500, 20, options=options, max_length=64, machine=plan.Machine(num_groups=8))
+    shape = shapes.choose_shape(500, 20, options=options, max_length=64, machine=shapes.Machine(num_groups=8))
     assert shape.num_rows == 16
 
 
 def test_a_smaller_step_has_fewer_rows_then_shorter_ones_until_there_is_nothing_to_take() -> None:
-    shape: plan.Shape | None = plan.Shape(num_rows=8, chunk_length=64, cache_length=256, num_groups=2)
+    shape: shapes.Shape | None = shapes.Shape(num_rows=8, chunk_length=64, cache_length=256, num_groups=2)
     sizes = []
     while shape is not None:
         sizes.append((shape.num_rows, shape.chunk_length))
@@ -202,7 +202,7 @@ def test_rows_are_balanced_and_little_is_forwarded_twice() -> None:
     random = np.random.default_rng(0)
     header = random.integers(0, 500, 100).tolist()
     sequences = [header + random.integers(0, 500, 40).tolist() for _ in range(200)]
-    shape = plan.Shape(num_rows=8, chunk_length=64, cache_length=256)
+    shape = shapes.Shape(num_rows=8, chunk_length=64, cache_length=256)
     job = laid_out(encoded(sequences, [2] * 200), shape)
     assert job.forward_tokens <= 1.25 * job.unique_tokens
     one_row = laid_out(encoded(sequences, [2] * 200), dataclasses.replace(shape, num_rows=1))
