@@ -266,7 +266,7 @@ class JaxBackend:
         missing = np.array([answer is None for answer in answers])
         if not missing.any():
             self._note(kind, {"requests": num_requests})
-            return answers
+            return [answer for answer in answers if answer is not None]
         places = np.flatnonzero(self._kept.planned(kind, keys, missing) if self._kept else missing).tolist()
 
         def found(some: Sequence[int], values: Sequence[loglikelihood.Answer]) -> None:
@@ -288,7 +288,7 @@ class JaxBackend:
         for place, answer in zip(places, new, strict=True):
             answers[place] = answer
         self._note(kind, {**figures, "requests": num_requests})
-        return answers
+        return [answer for answer in answers if answer is not None]
 
     def _find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """What is kept under each key."""

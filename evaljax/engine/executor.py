@@ -64,7 +64,9 @@ def score_step(
     with numerics.matmul_precision(precision):
         module = models.merge(graphdef, params)
         where = cache_place(module.config, layout)
-        hidden, written = decoder.forward(module, *inputs, cache, place=where if layout.mesh is not None else None)
+        tokens, positions, end, base, slots = inputs
+        named = where if isinstance(where, jax.sharding.NamedSharding) else None
+        hidden, written = decoder.forward(module, tokens, positions, end, base, slots, cache, place=named)
         assert written is not None
         hidden = _place(hidden.reshape(table.tokens.shape[0], -1, hidden.shape[-1]), layout.rows())
         answers = _score_table(module, hidden, table)
