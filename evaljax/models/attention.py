@@ -110,11 +110,20 @@ def write(
         spec = jax.sharding.PartitionSpec(layers, rows, None, heads)
         keys, values = lax.with_sharding_constraint((keys, values), jax.sharding.NamedSharding(place.mesh, spec))
 
-    def put(old: Float[Array, "L K S H"], new: Float[Array, "L T K H"], where: Int[Array, " T"]) -> Array:
-        return old.at[:, :, where].set(new.swapaxes(1, 2).astype(old.dtype), mode="drop")
+    where = (
+        lax.ScatterDimensionNumbers(  # rows are a batch of the scatter: nothing is moved, and it stays split over them
+            update_window_dims=(0, 3, 4),
+            inserted_window_dims=(3,),
+            scatter_dims_to_operand_dims=(3,),
+            operand_batching_dims=(1,),
+            scatter_indices_batching_dims=(0,),
+        )
+    )
 
-    put_rows = jax.vmap(put, in_axes=(1, 1, 0), out_axes=1)  # a mapped axis stays split over devices
-    return Cache(put_rows(cache.keys, keys, slots), put_rows(cache.values, values, slots))
+    def put(old: Float[Array, "L B K S H"], new: Float[Array, "L B T K H"]) -> Float[Array, "L B K S H"]:
+        return lax.scatter(old, slots[..., None], new.astype(old.dtype), where, mode=lax.GatherScatterMode.FILL_OR_DROP)
+
+    return Cache(put(cache.keys, keys), put(cache.values, values))
 
 
 def _nothing(query: Float[Array, "B K G T H"]) -> Softmax:
