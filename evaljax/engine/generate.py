@@ -1,50 +1,72 @@
-"""Generation with continuous batching: prompts in trie order into B slots, refilled as soon as a slot's text has ended.
+"""Generation with continuous batching: prompts in trie order into B slots, refilled as soon as slots' texts have ended.
 
-    queue    prompts in trie order, the costliest branch first (`schedule.order`)
-    path     cache of one row; each prompt forwards only what it does not share with the prompt before it
-    slots    the path is copied into a free slot; all slots then decode together, some steps at a time (`decode.decode`)
+    groups   prompts that have a long header in common, one group after another (`schedule.groups`)
+    path     cache of one row; the prompts forward only what they do not share with those before them (`prefill`)
+    slots    what comes after the header is copied into a free slot; the header stays on the path, where all slots read
+             it: their stem. All slots decode together, some steps at a time (`decode.decode`)
     host     between two stretches of steps: stop strings, finished texts, refills
 
 Texts depend on their request alone: not on the slot, the number of slots, the order, or who else was there.
 """
 
 import dataclasses
-import itertools
+import hashlib
 import time
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from evaljax.core import config, progress, request
-from evaljax.engine import decode, failure, numerics, sampling, schedule, stops, trie
-from evaljax.models import decoder, model
+from evaljax.engine import decode, executor, failure, jobs, memory, mesh, prefill, sampling, schedule, stops
+from evaljax.models import decoder
+from evaljax.models import model as models
 
 # On a CPU a look of the host costs little beside a step; what a stopped slot wastes is half of the steps.
-_DECODE_STEPS = {"cpu": 8}
-_DECODE_STEPS_ACCELERATOR = 32
+DECODE_STEPS = {"cpu": 8}
+DECODE_STEPS_ACCELERATOR = 32
+NUM_DRAFTS = 3
+
+Found = Callable[[Sequence[int], Sequence[request.GenerateResponse]], None]  # (which of the requests, their answers)
 
 
-class Tokenizer(stops.Detokenizer, Protocol):
-    """What generation needs of a tokenizer; `engine.tokenizer.Tokenizer` is one."""
-
-    @property
-    def eos_token_ids(self) -> Collection[int]:
-        """The tokens that end a sequence."""
-        ...
+def nobody(places: Sequence[int], answers: Sequence[request.GenerateResponse]) -> None:
+    """Nothing: the default where nobody waits for the first answers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Job:
-    """One generation to do, and the place of its request, which errors name."""
+class _Work:
+    """What is to be done, in which shapes: the same in every process. Groups hold indices of `todo`."""
 
-    index: int
-    prompt: np.ndarray
-    sampling: request.Sampling
-    repeat: int
-    until: tuple[str, ...]
+    todo: list[jobs.Job]
+    groups: list[schedule.Group]
+    shape: schedule.Shape
+    style: decode.Style
+    eos_ids: list[int]
+    alone: bool  # whether a chunk holds one prompt only
+    grain: int  # in what units prompts share what the path holds; 0: they do not
+
+    @property
+    def digest(self) -> str:
+        """A hash of it."""
+        asked = [(job.sampling, job.repeat) for job in self.todo]
+        digest = hashlib.sha256(repr((asked, self.groups, self.shape, self.style, self.eos_ids)).encode())
+        for job in self.todo:
+            digest.update(job.prompt.tobytes())
+        return digest.hexdigest()
+
+    def smaller(self, done: set[int]) -> "_Work | None":
+        """What is left when those of `done` are, in half as many slots; None if there is but one."""
+        shape = self.shape.smaller()
+        left = [[i for i in group.members if i not in done] for group in self.groups]
+        groups = [
+            dataclasses.replace(group, members=tuple(members))
+            for group, members in zip(self.groups, left, strict=True)
+            if members
+        ]
+        return dataclasses.replace(self, groups=groups, shape=shape) if shape else None
 
 
 @dataclasses.dataclass
@@ -53,290 +75,278 @@ class _Occupant:
 
     job: int
     watch: stops.Watch
-    token_ids: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class _Figures:
     """What the run did; becomes the figures dictionary."""
 
+    generations: int = 0
+    prompt_tokens: int = 0
     prefill_tokens: int = 0
     forward_tokens: int = 0
     decode_steps: int = 0
     generated_tokens: int = 0
     nonfinite: int = 0
+    halved: int = 0
     executables: int = 0
     compile_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
-    def call(self, program: Any, *args: Any, **static: Any) -> Any:
-        """`program(*args, **static)`; a call that had to compile first counts as an executable."""
-        before = program._cache_size()
-        start = time.perf_counter()
-        result = program(*args, **static)
-        if program._cache_size() > before:
-            self.executables += 1
-            self.compile_seconds += time.perf_counter() - start
-        return result
 
-
-def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with what, how)
-    model: model.Model,
+def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with what, how, and who hears of it)
+    model: models.Model,
     prompts: Sequence[np.ndarray],
     samplings: Sequence[request.Sampling],
     repeats: Sequence[int],
     *,
-    tokenizer: Tokenizer,
+    tokenizer: jobs.Tokenizer,
     options: config.EngineOptions,
     max_length: int,
     precision: str,
+    agree: Callable[[str, str], None] = lambda what, digest: None,
+    found: Found = nobody,
     progress: progress.Progress = progress.silent,
 ) -> tuple[list[request.GenerateResponse], dict[str, Any]]:
     """What follows each prompt (token ids), in request order, and figures of the run.
 
     A prompt together with its `max_gen_toks` must fit into `max_length`: truncation, and the note of it in the
-    response, is the caller's (`encode`).
-    Requests that ask the same are answered once. `progress` hears of prompts' tokens forwarded, and of generated tokens
-    out of the most that there can be: a text that has ended counts as if it had used all of its own.
+    response, is the caller's (`encode`). Requests that ask the same are answered once.
+
+    `found` hears of texts as they end. `agree` compares the plan's hash over the processes that share the work.
+    `progress` hears of prompts' tokens forwarded, and of generated tokens out of the most that there can be: a text
+    that has ended counts as if it had used all of its own. If the device has no room, half the slots go on with what
+    is left (but for `options.deterministic`); the error of a single one is the device's own.
     """
-    _check_prompts(prompts, samplings, max_length)
-    places, jobs = _jobs(prompts, samplings, repeats, tokenizer, once=options.share_prefixes)
-    if not jobs:
-        return [], {"requests": 0, "executables": 0, "compile_seconds": 0.0}
-    with numerics.matmul_precision(precision):
-        run = _Run(model, jobs, tokenizer, options, max_length, progress=progress)
-        run.fill()
-        while run.occupants:
-            run.advance()
-            run.fill()
-    return [run.results[place] for place in places], {"requests": len(prompts), **run.report()}
+    asked = jobs.collect(prompts, samplings, repeats, tokenizer, max_length=max_length, once=options.share_prefixes)
+    figures = _Figures(generations=len(asked), prompt_tokens=sum(job.prompt.size for job in asked))
+    if not asked:
+        return [], {"requests": 0, **dataclasses.asdict(figures)}
+    layout = mesh.layout_of(model.params)
+    work: _Work | None = _plan(model, asked, tokenizer, layout, options)
+    results: dict[int, request.GenerateResponse] = {}
+    facts: dict[str, Any] = {}
+
+    def finish(texts: dict[int, request.GenerateResponse], going: int) -> None:
+        results.update(texts)
+        pairs = [(place, text) for job, text in texts.items() for place in asked[job].places]
+        if pairs:
+            found([place for place, _ in pairs], [text for _, text in pairs])
+        limits = [job.sampling.max_gen_toks for job in asked]
+        progress("generate", going + sum(limits[job] for job in results), sum(limits), "tokens")
+
+    while work is not None:
+        agree("the plan of generation", work.digest)
+        try:
+            run = _Run(model, work, layout, tokenizer, options, figures=figures, progress=progress, finish=finish)
+            facts |= run.prepare(precision)
+            run.go()
+            break
+        except jax.errors.JaxRuntimeError as error:
+            again = executor.is_out_of_memory(error) and not options.deterministic
+            work = work.smaller(set(results)) if again else None
+            if work is None:
+                raise
+            figures.halved += 1
+    answers = {place: results[i] for i, job in enumerate(asked) for place in job.places}
+    seconds = figures.prefill_seconds + figures.decode_seconds
+    rate = figures.generated_tokens / seconds if seconds else 0.0
+    facts |= {"requests": len(prompts), **dataclasses.asdict(figures), "generated_tokens_per_second": rate}
+    return [answers[place] for place in range(len(prompts))], facts
+
+
+def prepare(
+    model: models.Model,
+    prompts: Sequence[np.ndarray],
+    samplings: Sequence[request.Sampling],
+    *,
+    tokenizer: jobs.Tokenizer,
+    options: config.EngineOptions,
+    max_length: int,
+    precision: str,
+) -> None:
+    """Has the programs compiled in the background that `generate` will want; `model` may be without weights.
+
+    Called from the thread that calls `generate`.
+    """
+    repeats = [0] * len(prompts)  # they change no shape but the number of slots that few prompts fill
+    asked = jobs.collect(prompts, samplings, repeats, tokenizer, max_length=max_length, once=False)
+    if asked:
+        layout = mesh.layout_of(model.params)
+        work = _plan(model, asked, tokenizer, layout, options)
+        decode.prepare(model, work.shape, work.style, len(work.eos_ids), layout, precision=precision)
+
+
+def _plan(
+    model: models.Model,
+    asked: list[jobs.Job],
+    tokenizer: jobs.Tokenizer,
+    layout: mesh.Layout,
+    options: config.EngineOptions,
+) -> _Work:
+    """The work for all of `asked`."""
+    machine = memory.machine(model, layout, options)
+    prompts = [job.prompt for job in asked]
+    lengths, limits = [job.prompt.size for job in asked], [job.sampling.max_gen_toks for job in asked]
+    costs = np.add(lengths, limits).tolist()
+    slots = schedule.max_slots(len(asked), machine, options)
+    alone = options.deterministic or not options.share_prefixes
+    groups = schedule.groups(prompts, costs, slots, share=not alone)
+    shape = schedule.shape(groups, lengths, limits, machine=machine, options=options)
+    mode = sampling.Mode.CUT if options.deterministic else sampling.mode([job.sampling for job in asked])
+    steps = options.decode_steps or DECODE_STEPS.get(machine.platform, DECODE_STEPS_ACCELERATOR)
+    drafts = NUM_DRAFTS if mode is sampling.Mode.GREEDY else 0
+    return _Work(
+        todo=asked,
+        groups=groups,
+        shape=shape,
+        style=decode.Style(mode=mode, num_steps=steps, num_drafts=drafts),
+        eos_ids=sorted(tokenizer.eos_token_ids) or [-1],
+        alone=alone,
+        grain=(max(shape.chunk_lengths) if alone else 1) if options.share_prefixes else 0,
+    )
 
 
 class _Run:
-    """One call of `generate`: the caches, what each slot is doing, what is left in the queue."""
+    """One walk through the work: the caches, what each slot is doing, what is left in the queue."""
 
     def __init__(
         self,
-        model: model.Model,
-        jobs: list[_Job],
-        tokenizer: Tokenizer,
+        model: models.Model,
+        work: _Work,
+        layout: mesh.Layout,
+        tokenizer: jobs.Tokenizer,
         options: config.EngineOptions,
-        max_length: int,
         *,
+        figures: _Figures,
         progress: progress.Progress,
+        finish: Callable[[dict[int, request.GenerateResponse], int], None],
     ):
-        device = jax.devices()[0]
-        self.model, self.jobs, self.tokenizer, self.options = model, jobs, tokenizer, options
-        self.shape = _shape(model, jobs, options, max_length, device)
-        costs = [job.prompt.size + job.sampling.max_gen_toks for job in jobs]
-        queue = schedule.order([job.prompt for job in jobs], costs, share=options.share_prefixes)
-        self.progress, self.limits = progress, [job.sampling.max_gen_toks for job in jobs]
-        self.prompt_tokens = _to_prefill([jobs[place].prompt[:-1] for place in queue], share=options.share_prefixes)
-        self.queue = queue[::-1]  # the next one last
-        self.num_steps = options.decode_steps or _DECODE_STEPS.get(device.platform, _DECODE_STEPS_ACCELERATOR)
-        self.chunk_lengths = schedule.chunk_lengths(device.platform, options.chunk_length)
-        self.mode = sampling.mode([job.sampling for job in jobs])
-        dtype = jnp.dtype(model.dtype)
-        self.path_ids = np.zeros(0, np.int32)  # the tokens whose keys and values the path holds
-        self.path = decode.blank(model.config, 1, self.shape.length, dtype)
-        self.cache = decode.blank(model.config, self.shape.num_slots, self.shape.length, dtype)
-        self.slots, self.policies = _vacant(self.shape.num_slots, sorted(tokenizer.eos_token_ids))
+        self.model, self.work, self.layout, self.tokenizer, self.options = model, work, layout, tokenizer, options
+        self.figures, self.progress, self.finish = figures, progress, finish
+        self.slots, self.policies = decode.vacant(work.shape, len(work.eos_ids))
+        self.policies.eos_ids[:] = work.eos_ids
+        self.held = np.zeros(0, np.int32)  # the tokens whose keys and values the path holds at home
+        self.stem = 0
+        self.queue: list[int] = []  # jobs of the group, the next one last
         self.occupants: dict[int, _Occupant] = {}
-        self.results: dict[int, request.GenerateResponse] = {}
-        self.figures = _Figures()
+
+    def prepare(self, precision: str) -> dict[str, Any]:
+        """Waits for the programs, makes the caches; gives facts of both. TooLargeError if a step would not fit."""
+        start, shape = time.perf_counter(), self.work.shape
+        known = len(executor.COMPILED)
+        programs = decode.prepare(
+            self.model, shape, self.work.style, len(self.work.eos_ids), self.layout, precision=precision
+        )
+        self.extend = {length: program.result() for length, program in programs.extend.items()}
+        self.insert, self.decode = programs.insert.result(), programs.decode.result()
+        room = memory.machine(self.model, self.layout, self.options).memory_bytes
+        facts = {"memory": memory.check(self.model, self.decode, room)}
+        self.path, self.cache = programs.blank.result()()
+        self.figures.executables += len(executor.COMPILED) - known
+        self.figures.compile_seconds += time.perf_counter() - start
+        stems = sum(group.stem > 0 for group in self.work.groups)
+        return {**facts, "num_slots": shape.num_slots, "cache_length": shape.slot_length, "stems": stems}
+
+    def go(self) -> None:
+        """Generates everything."""
+        todo = self.work.todo
+        prompts = [todo[job].prompt[:-1] for group in self.work.groups for job in group.members]
+        self.prompt_tokens = self.figures.prefill_tokens + prefill.num_tokens(self.held, prompts, self.work.grain)
+        for group in self.work.groups:
+            self.queue, self.stem = list(group.members[::-1]), group.stem
+            self.fill()
+            while self.occupants:
+                self.advance()
+                self.fill()
 
     def fill(self) -> None:
         """Puts the next prompts into the free slots."""
-        start, compiled = time.perf_counter(), self.figures.compile_seconds
-        for slot in range(self.shape.num_slots):
-            if slot in self.occupants or not self.queue:
-                continue
-            job = self.queue.pop()
-            self._prefill(self.jobs[job].prompt[:-1])
-            self.cache = self.figures.call(decode.insert, self.path, self.cache, jax.device_put(np.int32(slot)))
-            self._occupy(slot, job)
+        start = time.perf_counter()
+        free = [slot for slot in range(self.work.shape.num_slots) if slot not in self.occupants]
+        some = [self.queue.pop() for _ in free[: len(self.queue)]]
+        for batch in [[job] for job in some] if self.work.alone else [some]:
+            prompts = [self.work.todo[job].prompt[:-1] for job in batch]
+            shape = self.work.shape
+            for step in prefill.steps(
+                self.held, prompts, shape.path_length, shape.chunk_lengths, grain=self.work.grain
+            ):
+                if isinstance(step, prefill.Extend):
+                    self._extend(step)
+                else:
+                    self._occupy(free.pop(0), batch[step.prompt], step.index)
+            self.held = prompts[-1] if prompts else self.held
         jax.block_until_ready(self.cache)  # so that its seconds are its own
-        self.figures.prefill_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
+        self.figures.prefill_seconds += time.perf_counter() - start
 
     def advance(self) -> None:
         """Decodes some steps in every slot, and takes out the texts that have ended."""
-        start, compiled = time.perf_counter(), self.figures.compile_seconds
-        busy = len(self.occupants)
-        enough = busy - max(1, self.shape.num_slots // 8) if self.queue else 0
-        before = self.slots.steps
-        self.cache, slots, out = self.figures.call(
-            decode.decode,
-            self.model.graphdef,
-            self.model.params,
-            self.cache,
-            *jax.device_put((self.slots, self.policies, np.int32(max(0, enough)))),
-            mode=self.mode,
-            num_steps=self.num_steps,
-        )
-        slots, out = jax.device_get((slots, out))
-        self.slots = jax.tree.map(np.array, slots)  # own, writable copies
-        new = self.slots.steps - before
-        self.figures.decode_steps += int(new.max())
-        self.figures.forward_tokens += int(new.max()) * self.shape.num_slots
+        start = time.perf_counter()
+        busy, num_slots = len(self.occupants), self.work.shape.num_slots
+        enough = max(0, busy - max(1, num_slots // 8)) if self.queue else 0
+        stem = decoder.Stem(self.path, self._whole(np.int32(self.stem)))
+        state = jax.tree.map(self._whole, (self.slots, self.policies, np.int32(enough)))
+        self.cache, slots, steps = self.decode(self.model.params, self.cache, stem, *state)
+        self.slots = jax.tree.map(lambda leaf: np.array(self.layout.get(leaf)), slots)  # own, writable copies
+        self.figures.decode_steps += int(self.layout.get(steps))
+        self.figures.forward_tokens += int(self.layout.get(steps)) * num_slots * (self.work.style.num_drafts + 1)
+        ended: dict[int, request.GenerateResponse] = {}
         for slot, occupant in list(self.occupants.items()):
-            occupant.token_ids.extend(out[slot, : new[slot]].tolist())
-            self._finish(slot, occupant)
-        self.figures.decode_seconds += time.perf_counter() - start - (self.figures.compile_seconds - compiled)
-        going = sum(len(occupant.token_ids) for occupant in self.occupants.values())
-        self.progress("generate", going + sum(self.limits[job] for job in self.results), sum(self.limits), "tokens")
+            text = self._ended(slot, occupant)
+            if text is not None:
+                ended[occupant.job] = text
+                self.slots.active[slot] = False
+                del self.occupants[slot]
+        self.figures.decode_seconds += time.perf_counter() - start
+        self.finish(ended, int(sum(self.slots.steps[slot] for slot in self.occupants)))
 
-    def report(self) -> dict[str, Any]:
-        """The figures of the run."""
-        seconds = self.figures.prefill_seconds + self.figures.decode_seconds
-        return {
-            "generations": len(self.jobs),
-            "prompt_tokens": sum(job.prompt.size for job in self.jobs),
-            "num_slots": self.shape.num_slots,
-            "cache_length": self.shape.length,
-            "cache_bytes": self.shape.cache_bytes,
-            **dataclasses.asdict(self.figures),
-            "generated_tokens_per_second": self.figures.generated_tokens / seconds if seconds else 0.0,
-        }
+    def _whole(self, array: np.ndarray) -> Array:
+        """The array on every device."""
+        return self.layout.put(np.asarray(array), split=False)
 
-    def _prefill(self, token_ids: np.ndarray) -> None:
-        """Brings the path to `token_ids`, forwarding what comes after the tokens that it has in common with them."""
-        common = trie.common_prefix(self.path_ids, token_ids) if self.options.share_prefixes else 0
-        for begin, end, length in schedule.chunks(common, token_ids.size, self.chunk_lengths):
-            tokens = np.zeros((1, length), np.int32)
-            tokens[0, : end - begin] = token_ids[begin:end]
-            self.path = self.figures.call(
-                decode.extend,
-                self.model.graphdef,
-                self.model.params,
-                self.path,
-                *jax.device_put((tokens, np.int32(begin), np.int32(end - begin))),
-            )
-            self.figures.prefill_tokens += end - begin
-            self.figures.forward_tokens += length
-            self.progress("prefill", self.figures.prefill_tokens, self.prompt_tokens, "tokens")
-        self.path_ids = token_ids
+    def _extend(self, step: prefill.Extend) -> None:
+        """Forwards a chunk of prompts."""
+        length = step.inputs.shape[-1]
+        self.path = self.extend[length](self.model.params, self.path, self._whole(step.inputs))
+        self.figures.prefill_tokens += step.count
+        self.figures.forward_tokens += length
+        self.progress("prefill", self.figures.prefill_tokens, self.prompt_tokens, "tokens")
 
-    def _occupy(self, slot: int, job: int) -> None:
-        """Makes `slot` generate `job`, whose prompt but for the last token is in its cache."""
-        asked = self.jobs[job]
-        self.slots.token[slot] = asked.prompt[-1]
-        self.slots.length[slot] = asked.prompt.size - 1
-        self.slots.steps[slot] = 0
-        self.slots.active[slot] = True
-        self.slots.nonfinite[slot] = False
-        self.policies.temperature[slot] = asked.sampling.temperature
-        self.policies.top_k[slot] = min(asked.sampling.top_k, self.model.config.vocab_size)
-        self.policies.top_p[slot] = asked.sampling.top_p
-        self.policies.limit[slot] = asked.sampling.max_gen_toks
-        self.policies.keys[slot] = sampling.request_key(asked.prompt, asked.sampling.seed, asked.repeat)
-        watch = stops.Watch(asked.until, self.tokenizer, asked.sampling.think_end)
-        self.occupants[slot] = _Occupant(job=job, watch=watch)
+    def _occupy(self, slot: int, job: int, index: np.ndarray) -> None:
+        """Makes `slot` generate `job`, whose prompt but for the last token lies at `index` of the path."""
+        own = np.zeros(self.work.shape.slot_length, np.int32)
+        own[: index.size - self.stem] = index[self.stem :]
+        self.cache = self.insert(self.path, self.cache, self._whole(np.int32(slot)), self._whole(own))
+        asked = self.work.todo[job]
+        slots, policies, how = self.slots, self.policies, asked.sampling
+        slots.text[slot, : asked.prompt.size] = asked.prompt
+        slots.length[slot], slots.steps[slot] = asked.prompt.size - 1, 0
+        slots.active[slot], slots.nonfinite[slot] = True, False
+        policies.temperature[slot], policies.top_p[slot] = how.temperature, how.top_p
+        policies.top_k[slot] = min(how.top_k, self.model.config.vocab_size)
+        policies.least[slot], policies.limit[slot] = how.min_tokens, how.max_gen_toks
+        policies.keys[slot] = sampling.request_key(asked.prompt, how.seed, asked.repeat)
+        self.occupants[slot] = _Occupant(job=job, watch=stops.Watch(asked.until, self.tokenizer, how.think_end))
 
-    def _finish(self, slot: int, occupant: _Occupant) -> None:
-        """Takes the text out of `slot` if it has ended."""
-        job, ids = self.jobs[occupant.job], occupant.token_ids
+    def _ended(self, slot: int, occupant: _Occupant) -> request.GenerateResponse | None:
+        """The text in `slot`, if it has ended."""
+        job, length = self.work.todo[occupant.job], self.slots.length[slot]
+        ids = self.slots.text[slot, job.prompt.size : length + 1].tolist()
         if self.slots.nonfinite[slot] and not self.options.allow_nonfinite:
             what = f"logits that are not finite within {len(ids)} tokens after a prompt of {job.prompt.size}"
-            raise failure.nonfinite(job.index, what)
+            raise failure.nonfinite(job.places[0], what)
         end = occupant.watch.read(ids)
         if end is None:
             if self.slots.active[slot]:
-                return
+                return None
             end = occupant.watch.unstopped(ids)
-        stopped = end.found or ids[-1] in self.tokenizer.eos_token_ids
-        reason = request.FinishReason.STOP if stopped else request.FinishReason.LENGTH
-        self.results[occupant.job] = request.GenerateResponse(
-            text=end.text,
-            num_tokens=end.num_tokens,
-            finish_reason=reason,
-            unfinished_thought=end.unfinished_thought,
-        )
         self.figures.generated_tokens += end.num_tokens
         self.figures.nonfinite += int(self.slots.nonfinite[slot])
-        self.slots.active[slot] = False
-        del self.occupants[slot]
-
-
-def _check_prompts(prompts: Sequence[np.ndarray], samplings: Sequence[request.Sampling], max_length: int) -> None:
-    """Raises PlacedError for a prompt without a token, one that does not fit, or nothing to generate."""
-    for index, (prompt, sampling_) in enumerate(zip(prompts, samplings, strict=True)):
-        if not prompt.size:
-            raise failure.PlacedError(index, "prompt of 0 tokens; expected at least 1")
-        if sampling_.max_gen_toks < 1:
-            raise failure.PlacedError(index, f"max_gen_toks is {sampling_.max_gen_toks}; expected at least 1")
-        if prompt.size + sampling_.max_gen_toks > max_length:
-            raise failure.PlacedError(
-                index,
-                f"prompt of {prompt.size} tokens and max_gen_toks {sampling_.max_gen_toks}; "
-                f"expected at most max_length {max_length} together",
-            )
-
-
-def _jobs(
-    prompts: Sequence[np.ndarray],
-    samplings: Sequence[request.Sampling],
-    repeats: Sequence[int],
-    tokenizer: Tokenizer,
-    *,
-    once: bool,
-) -> tuple[list[int], list[_Job]]:
-    """(which job answers each request, the jobs): one job for all requests that must get the same text."""
-    eos_texts = [tokenizer.decode([token], skip_special_tokens=False) for token in tokenizer.eos_token_ids]
-    places: list[int] = []
-    jobs: list[_Job] = []
-    known: dict[Any, int] = {}
-    for index, (prompt, sampling_, repeat) in enumerate(zip(prompts, samplings, repeats, strict=True)):
-        ids = np.ascontiguousarray(prompt, np.int32)
-        key = (ids.tobytes(), sampling_, repeat if sampling_.temperature > 0 else 0) if once else index
-        if key not in known:
-            known[key] = len(jobs)
-            until = (*sampling_.until, *(text for text in eos_texts if text and text not in sampling_.until))
-            jobs.append(_Job(index=index, prompt=ids, sampling=sampling_, repeat=repeat, until=until))
-        places.append(known[key])
-    return places, jobs
-
-
-def _to_prefill(prompts: Sequence[np.ndarray], *, share: bool) -> int:
-    """How many tokens of the prompts, in this order, must be forwarded."""
-    total = sum(prompt.size for prompt in prompts)
-    if share:
-        total -= sum(trie.common_prefix(before, prompt) for before, prompt in itertools.pairwise(prompts))
-    return total
-
-
-def _shape(
-    model: model.Model, jobs: list[_Job], options: config.EngineOptions, max_length: int, device: jax.Device
-) -> schedule.Shape:
-    """The static shape of the decode step for these jobs on this device."""
-    cache = jax.eval_shape(lambda: decoder.init_cache(model.config, 1, 1, jnp.dtype(model.dtype)))
-    bytes_per_token = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
-    memory = device.memory_stats()
-    return schedule.shape(
-        [job.prompt.size + job.sampling.max_gen_toks for job in jobs],
-        max_length,
-        bytes_per_token,
-        num_slots=options.num_slots,
-        platform=device.platform,
-        free_bytes=memory["bytes_limit"] - memory["bytes_in_use"] if memory else None,
-    )
-
-
-def _vacant(num_slots: int, eos_ids: list[int]) -> tuple[decode.Slots, decode.Policies]:
-    """Slots that do nothing. Host arrays: `_Run` fills them in, each call of `decode` carries them over."""
-
-    def zeros(dtype: Any, *shape: int) -> Any:
-        return np.zeros((num_slots, *shape), dtype)
-
-    slots = decode.Slots(
-        token=zeros(np.int32), length=zeros(np.int32), steps=zeros(np.int32), active=zeros(bool), nonfinite=zeros(bool)
-    )
-    policies = decode.Policies(
-        temperature=zeros(np.float32),
-        top_k=zeros(np.int32),
-        top_p=zeros(np.float32) + np.float32(request.NUCLEUS_OFF),
-        limit=zeros(np.int32),
-        keys=zeros(np.uint32, 2),
-        eos_ids=cast(Any, np.array(eos_ids or [-1], np.int32)),
-    )
-    return slots, policies
+        stopped = end.found or ids[-1] in self.tokenizer.eos_token_ids
+        return request.GenerateResponse(
+            text=end.text,
+            num_tokens=end.num_tokens,
+            finish_reason=request.FinishReason.STOP if stopped else request.FinishReason.LENGTH,
+            unfinished_thought=end.unfinished_thought,
+        )
