@@ -5,6 +5,7 @@
 Prints the table of scores; with `output_dir` also writes results.json, samples_<task>.jsonl and manifest.json.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -20,11 +21,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from evaljax import evaluation, recipe
+from evaljax import evaluation, hosts, recipe
 from evaljax.core import backend as backend_lib
 from evaljax.core import config as config_lib
 from evaljax.core import errors, result
 from evaljax.core import progress as progress_lib
+from evaljax.engine import agree
 from evaljax.report import files, progress_bar, results_json, samples, table
 
 USAGE = "usage: python -m evaljax.run --config=RECIPE.py [--config.key=value ...]"
@@ -95,9 +97,21 @@ def help_text() -> str:
 def run(
     config: config_lib.RunConfig, *, progress: progress_lib.Progress = progress_lib.silent
 ) -> result.EvalResult | None:
-    """Evaluates, prints and writes; None after a dry run. What can be refused is refused before weights load."""
+    """Evaluates, prints and writes; None after a dry run. What can be refused is refused before weights load.
+
+    Of many processes (`config.hosts`) all get the scores, and the first alone prints and writes.
+    """
+    set_compilation_cache(config)  # joining imports JAX
+    with hosts.joined(config) as is_first:
+        return run_joined(config, progress if is_first else progress_lib.silent, is_first=is_first)
+
+
+def run_joined(
+    config: config_lib.RunConfig, progress: progress_lib.Progress, *, is_first: bool
+) -> result.EvalResult | None:
+    """`run`, once the processes have found each other."""
     clock = [("start", time.perf_counter())]
-    folder = None if config.output_dir is None else pathlib.Path(config.output_dir)
+    folder = pathlib.Path(config.output_dir) if config.output_dir is not None and is_first else None
     if folder is not None:
         files.check_writable(folder)
     loaded = evaluation.load_tasks(config)
@@ -107,32 +121,65 @@ def run(
     if folder is not None:
         files.check_names(folder, [*FILES, *samples.file_names(prepared.examples)])
     records = list(request_records(prepared))
+    if config.hosts.enabled:
+        agree.agree("the hash of all prompts", prompts_hash(records))
     if config.dry_run:
-        dry_run(prepared, config, backend, records, folder)
+        if is_first:
+            dry_run(prepared, config, backend, records, folder)
         return None
-    annotations = evaluation.answer(prepared, backend, seed=config.seed)
+    with keeping_answers(config, backend):
+        annotations = evaluation.answer(prepared, backend, seed=config.seed)
     clock.append(("answers", time.perf_counter()))
     outcome = evaluation.score_all(prepared, config, annotations)
     clock.append(("scores", time.perf_counter()))
-    manifest = make_manifest(config, backend, records, clock)
-    if folder is not None:
-        write_outcome(folder, outcome, manifest, log_samples=config.log_samples)
-    print_outcome(outcome, config, manifest)  # after the files: a terminal that has gone away must not cost the scores
-    if folder is not None:
-        print(f"results: {folder / 'results.json'}")
+    if is_first:
+        manifest = make_manifest(config, backend, records, clock)
+        if folder is not None:
+            write_outcome(folder, outcome, manifest, log_samples=config.log_samples)
+        print_outcome(
+            outcome, config, manifest, getattr(backend, "notes", ())
+        )  # after the files: a terminal that has gone must not cost the scores
+        if folder is not None:
+            print(f"results: {folder / 'results.json'}")
     return outcome
 
 
-def open_backend(config: config_lib.RunConfig, progress: progress_lib.Progress) -> backend_lib.Backend:
-    """The backend that `config.model` names, XLA's compilation cache set up before anything imports JAX."""
+def set_compilation_cache(config: config_lib.RunConfig) -> None:
+    """Tells XLA where to keep compiled programs, before anything imports JAX."""
     if config.cache_dir is not None:
         files.check_writable(pathlib.Path(config.cache_dir), key="cache_dir")
     cache = pathlib.Path(config.cache_dir or pathlib.Path.home() / ".cache" / "evaljax")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+def open_backend(config: config_lib.RunConfig, progress: progress_lib.Progress) -> backend_lib.Backend:
+    """The backend that `config.model` names."""
+    set_compilation_cache(config)
     from evaljax.backends import table as backend_table
 
     return backend_table.open_backend(config.model, config.engine, progress=progress)
+
+
+@contextlib.contextmanager
+def keeping_answers(config: config_lib.RunConfig, backend: backend_lib.Backend) -> Iterator[None]:
+    """Within, answers are kept as they come, where `config` says, if the backend can keep them."""
+    folder = answers_folder(config)
+    if folder is None or not hasattr(backend, "keep_answers"):
+        yield
+        return
+    backend.keep_answers(folder)
+    try:
+        yield
+    finally:
+        backend.close()  # type: ignore[attr-defined]
+
+
+def answers_folder(config: config_lib.RunConfig) -> pathlib.Path | None:
+    """Where the journal of answers lies; None: none is kept."""
+    if not config.journal or not (config.cache_dir or config.output_dir):
+        return None
+    return pathlib.Path(config.cache_dir) if config.cache_dir else pathlib.Path(str(config.output_dir), "cache")
 
 
 def request_records(prepared: evaluation.Prepared) -> Iterator[dict[str, Any]]:
@@ -218,7 +265,9 @@ def package_versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, manifest: dict[str, Any]) -> None:
+def print_outcome(
+    outcome: result.EvalResult, config: config_lib.RunConfig, manifest: dict[str, Any], notes: Sequence[str]
+) -> None:
     """Prints the run's line, the table, what should be known beside it, and where the time went."""
     limit = None if config.limit is None else format(config.limit, "g")
     print(
@@ -226,7 +275,7 @@ def print_outcome(outcome: result.EvalResult, config: config_lib.RunConfig, mani
         f"gen_kwargs: {dict(config.gen_kwargs) or None}, limit: {limit}, num_fewshot: {config.num_fewshot}"
     )
     print(table.tables(outcome))
-    for line in table.health_lines(outcome):
+    for line in (*table.health_lines(outcome), *notes):
         print(f"note: {line}")
     for line in table.engine_lines(manifest):
         print(line)
