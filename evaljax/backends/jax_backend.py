@@ -103,9 +103,17 @@ class JaxBackend:
     def model(self) -> models.Model:
         """The model, read now if it was not before, straight to where it lies."""
         with self._timed("load"):
-            return checkpoint.read_model(
-                self.source, dtype=self.spec.dtype, revision=self.spec.revision, shardings=self.shardings
-            )
+            read = checkpoint.read_model(self._place, dtype=self.spec.dtype, shardings=self.shardings)
+        if self._kept is not None:
+            self._kept.check_files()
+        return read
+
+    @functools.cached_property
+    def _place(self) -> str:
+        """The folder or file that the weights are in, fetched from the hub first if they are there."""
+        if pathlib.Path(self.source).exists():
+            return self.source
+        return str(hub.folder(self.source, revision=self.spec.revision, weights=True))
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -155,20 +163,21 @@ class JaxBackend:
         prompts = self._prompts(requests)
         if not requests:
             return []
-        with self._naming(requests):
-            texts, figures = generate.generate(
-                self.model,
-                [prompt.tokens for prompt in prompts],
-                [asked.sampling for asked in requests],
-                [asked.repeat for asked in requests],
-                tokenizer=self.tokenizer,
-                progress=self.report,
-                **self._policy,
-            )
-        self._note("generate_until", figures)
+        ends = self.tokenizer.eos_token_ids
+        keys = [
+            journal.generation_key(prompt.tokens, asked.sampling, asked.repeat, ends)
+            for prompt, asked in zip(prompts, requests, strict=True)
+        ]
+        texts = [None if value is None else journal.generation_answer(value) for value in self._find(keys)]
+        places = [place for place, text in enumerate(texts) if text is None]
+        if places:
+            new = self._generate([requests[i] for i in places], [prompts[i] for i in places], [keys[i] for i in places])
+            for place, text in zip(places, new, strict=True):
+                texts[place] = text
         return [
             dataclasses.replace(text, num_truncated=prompt.num_truncated)
             for text, prompt in zip(texts, prompts, strict=True)
+            if text is not None
         ]
 
     def count_tokens(self, requests: Sequence[request.Countable]) -> list[int]:
@@ -241,6 +250,8 @@ class JaxBackend:
         """
         if not texts or "model" in vars(self):
             return  # a later call: most likely it is compiled
+        if self._kept is not None and self._kept.knows(self.source, self.spec.dtype, self.config):
+            return  # it is known only later whether anything must be computed
         guessed = (sum(map(len, {context for context, _ in texts})) + sum(len(text) for _, text in texts)) // (
             CHARACTERS_PER_TOKEN
         )
@@ -259,10 +270,7 @@ class JaxBackend:
         if not encoded:
             return []
         keys = [journal.loglikelihood_key(sequence.tokens, sequence.num_targets) for sequence in encoded]
-        answers = [
-            None if value is None else loglikelihood.Answer(*journal.loglikelihood_answer(value))
-            for value in self._find(keys)
-        ]
+        answers = [kept.answer(value, self.options) for value in self._find(keys)]
         missing = np.array([answer is None for answer in answers])
         if not missing.any():
             self._note(kind, {"requests": num_requests})
@@ -292,30 +300,43 @@ class JaxBackend:
 
     def _find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """What is kept under each key."""
-        if self._kept is None:
+        if self._kept is None or not self._kept.is_open:
             return [None] * len(keys)
         if not self._kept.scope:
-            self._kept.scope = journal.scope(self._facts())
+            parameters = self._kept.find_parameters(
+                self._place, self.spec.dtype, self.config, lambda: fingerprint.parameters(self.model)
+            )
+            facts = {"max_length": self.max_length, "place": self.outline.params}
+            self._kept.scope = kept.scope(parameters, self.spec, self.options, self.tokenizer, **facts)
         return self._kept.find(keys)
 
     def _keep(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         if self._kept is not None:
             self._kept.keep(items)
 
-    def _facts(self) -> dict[str, Any]:
-        """Everything that an answer depends on besides its request."""
-        assert self._kept is not None
-        return {
-            "parameters": self._kept.find_parameters(
-                self.source, self.spec.dtype, self.config, lambda: fingerprint.parameters(self.model)
-            ),
-            "tokenizer": self.tokenizer.fingerprint,
-            "dtype": self.spec.dtype,
-            "precision": self.spec.precision,
-            "platform": jax.devices()[0].platform,
-            "max_length": self.max_length,
-            "deterministic": [self.options.deterministic, self.options.deterministic and self.options.chunk_length],
-        }
+    def _generate(
+        self, requests: Sequence[request.GenerateRequest], prompts: Sequence[encode.Prompt], keys: Sequence[bytes]
+    ) -> Sequence[request.GenerateResponse]:
+        """The texts of requests that nobody has answered; kept as they end."""
+        asked = [prompt.tokens for prompt in prompts], [one.sampling for one in requests]
+        generate.prepare(self.outline, *asked, tokenizer=self.tokenizer, **self._policy)
+
+        def found(some: Sequence[int], texts: Sequence[request.GenerateResponse]) -> None:
+            self._keep([(keys[i], journal.generation_value(text)) for i, text in zip(some, texts, strict=True)])
+
+        with self._naming(requests):
+            texts, figures = generate.generate(
+                self.model,
+                *asked,
+                [one.repeat for one in requests],
+                tokenizer=self.tokenizer,
+                agree=agree.agree,
+                found=found,
+                progress=self.report,
+                **self._policy,
+            )
+        self._note("generate_until", figures)
+        return texts
 
     def _prompts(self, requests: Sequence[request.GenerateRequest]) -> list[encode.Prompt]:
         """The prompts of the requests, cut so that what may be generated fits too."""
