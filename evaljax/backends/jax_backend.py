@@ -163,9 +163,9 @@ class JaxBackend:
         prompts = self._prompts(requests)
         if not requests:
             return []
-        ends = self.tokenizer.eos_token_ids
+        ends, lax = self.tokenizer.eos_token_ids, self.options.allow_nonfinite
         keys = [
-            journal.generation_key(prompt.tokens, asked.sampling, asked.repeat, ends)
+            journal.generation_key(prompt.tokens, asked.sampling, asked.repeat, ends, allow_nonfinite=lax)
             for prompt, asked in zip(prompts, requests, strict=True)
         ]
         texts = [None if value is None else journal.generation_answer(value) for value in self._find(keys)]
@@ -174,6 +174,7 @@ class JaxBackend:
             new = self._generate([requests[i] for i in places], [prompts[i] for i in places], [keys[i] for i in places])
             for place, text in zip(places, new, strict=True):
                 texts[place] = text
+        self._plans.setdefault("generate_until", {})["requests"] = len(requests)
         return [
             dataclasses.replace(text, num_truncated=prompt.num_truncated)
             for text, prompt in zip(texts, prompts, strict=True)
@@ -303,11 +304,12 @@ class JaxBackend:
         if self._kept is None or not self._kept.is_open:
             return [None] * len(keys)
         if not self._kept.scope:
-            parameters = self._kept.find_parameters(
+            found = self._kept.find_parameters(
                 self._place, self.spec.dtype, self.config, lambda: fingerprint.parameters(self.model)
             )
-            facts = {"max_length": self.max_length, "place": self.outline.params}
-            self._kept.scope = kept.scope(parameters, self.spec, self.options, self.tokenizer, **facts)
+            self._kept.scope = kept.scope(
+                found, self.spec, self.options, self.tokenizer, max_length=self.max_length, place=self.outline.params
+            )
         return self._kept.find(keys)
 
     def _keep(self, items: Sequence[tuple[bytes, bytes]]) -> None:

@@ -67,11 +67,20 @@ def loglikelihood_key(tokens: np.ndarray, num_targets: int) -> bytes:
 
 
 def generation_key(
-    prompt: np.ndarray, sampling: request.Sampling, repeat: int, eos_token_ids: Collection[int]
+    prompt: np.ndarray,
+    sampling: request.Sampling,
+    repeat: int,
+    eos_token_ids: Collection[int],
+    *,
+    allow_nonfinite: bool = False,
 ) -> bytes:
-    """The key of a text after `prompt` (token ids). All repeats of a greedy request are one, as in `generate`."""
+    """The key of a text after `prompt` (token ids). All repeats of a greedy request are one, as in `generate`.
+
+    `allow_nonfinite`: whether the text may come from logits that are no numbers; one cannot tell by looking at it.
+    """
     how = [dataclasses.asdict(sampling), repeat if sampling.temperature > 0 else 0, sorted(map(int, eos_token_ids))]
-    return _digest("generation", _canonical(how), np.ascontiguousarray(prompt, "<i4").tobytes())
+    kind = "generation, finite or not" if allow_nonfinite else "generation"
+    return _digest(kind, _canonical(how), np.ascontiguousarray(prompt, "<i4").tobytes())
 
 
 def job_key(kind: str, keys: Sequence[bytes]) -> bytes:
