@@ -23,7 +23,6 @@ _NO_GLOBAL_SEED = "evaljax never seeds a global generator; the few-shot draw has
 _UNSUPPORTED: Mapping[str, str] = {
     "max_batch_size": "the engine chooses its shapes; see RunConfig.engine",
     "device": "JAX chooses the device; set JAX_PLATFORMS before Python starts",
-    "use_cache": "answers are not cached across runs yet",
     "cache_requests": "requests are built in seconds and never cached",
     "rewrite_requests_cache": "requests are built in seconds and never cached",
     "delete_requests_cache": "requests are built in seconds and never cached",
@@ -80,6 +79,7 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
     *,
     data_mirror: str | None = None,
     trust_task_code: bool = False,
+    overlength: str = "truncate_left",
     progress: progress_lib.Progress = progress_lib.silent,
 ) -> dict[str, Any]:
     """lm-eval's result dictionary for `tasks` under `model`.
@@ -92,6 +92,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
       samples: {task: document indices}; other tasks are left out, prompts are those of the full run.
       data_mirror: a folder laid out as the hub (owner/name), looked up before the network.
       trust_task_code: whether `!function` code outside evaljax's own tasks may run.
+      use_cache: a folder where answers are kept as they come and found again (lm-eval: a file).
+      overlength: what happens to requests longer than the model reads; see `RunConfig`.
       progress: told how far the work is.
 
     The other arguments are lm-eval's. A standard error that is not defined is None, not "N/A".
@@ -116,6 +118,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
             "gen_kwargs": gen_kwargs or {},
             "seed": fewshot_random_seed,
             "trust_task_code": trust_task_code,
+            "overlength": overlength,
+            "cache_dir": use_cache,
             "log_samples": log_samples,
             "bootstrap_iters": bootstrap_iters,
         },
@@ -124,7 +128,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
     known = _task_manager(task_manager, metadata)
     loaded = evaluation.load_tasks(config, known)
     backend = run.open_backend(config, progress) if isinstance(model, str) else _checked(model)
-    outcome = evaluation.evaluate(config, backend, loaded=loaded, samples=samples)
+    with run.keeping_answers(config, backend):
+        outcome = evaluation.evaluate(config, backend, loaded=loaded, samples=samples)
     return results_json.results_dict(outcome, samples=log_samples)
 
 

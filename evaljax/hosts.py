@@ -147,6 +147,7 @@ def facts(config: config_lib.RunConfig) -> dict[str, str]:
     """What must be the same on all processes: versions, and the configuration but for where files lie."""
     found = {f"version of {name}": importlib.metadata.version(name) for name in ("evaljax", "jax", "numpy")}
     found["hosts.count"] = str(config.hosts.count)
+    found["a place for the journal (cache_dir or output_dir)"] = str(bool(config.cache_dir or config.output_dir))
     for key, value in dataclasses.asdict(config).items():
         if isinstance(value, Mapping):
             found |= {f"{key}.{name}": repr(item) for name, item in sorted(value.items()) if key not in LOCAL}

@@ -74,7 +74,6 @@ def test_samples_select_documents_and_keep_their_numbers_and_prompts(manager):
         ({"samples": {"toy_multiple_choise": [0]}}, r"samples: unknown task 'toy_multiple_choise'\. Did you mean"),
         ({"samples": {"toy_multiple_choice": [99]}}, "samples must be one or more places from 0 to 5, found 99"),
         ({"device": "cuda:0"}, "device='cuda:0' is not supported: JAX chooses the device"),
-        ({"use_cache": "x"}, "use_cache='x' is not supported"),
         ({"torch_random_seed": 7}, "torch_random_seed=7 is not supported: evaljax never seeds a global generator"),
         ({"predict_only": True}, "predict_only=True is not supported"),
         ({"write_out": True}, "write_out=True is not supported: use `evaljax show TASK`"),

@@ -170,11 +170,11 @@ class JaxBackend:
         ]
         texts = [None if value is None else journal.generation_answer(value) for value in self._find(keys)]
         places = [place for place, text in enumerate(texts) if text is None]
+        self._note("generate_until", {"requests": len(requests) - len(places)})
         if places:
             new = self._generate([requests[i] for i in places], [prompts[i] for i in places], [keys[i] for i in places])
             for place, text in zip(places, new, strict=True):
                 texts[place] = text
-        self._plans.setdefault("generate_until", {})["requests"] = len(requests)
         return [
             dataclasses.replace(text, num_truncated=prompt.num_truncated)
             for text, prompt in zip(texts, prompts, strict=True)
@@ -289,9 +289,7 @@ class JaxBackend:
                 [encoded[place] for place in places],
                 check=not self._self_check,
                 known=[answers[place] for place in places],
-                agree=agree.agree,
-                found=found,
-                progress=self.report,
+                hooks=loglikelihood.Hooks(found=found, agree=agree.agree, progress=self.report),
                 **self._policy,
             )
         for place, answer in zip(places, new, strict=True):
@@ -356,7 +354,7 @@ class JaxBackend:
         self._self_check = self._self_check or figures.pop("self_check", {})
         before = self._plans.get(kind, {})
         totals = {key: before.get(key, 0) + figures[key] for key in PLAN_KEYS if key in figures}
-        self._plans[kind] = {**figures, **totals}
+        self._plans[kind] = {**before, **figures, **totals}
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """log P(continuation | context): encoded sequences in, (log-probability, greedy) out, in their order."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,14 +23,25 @@ class Answer(NamedTuple):
     is_greedy: bool
 
 
-Found = Callable[[Sequence[int], Sequence[Answer]], None]  # (which of the sequences, their answers)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """Who hears of a call of the engine while it works.
+
+    Attributes:
+      found: (which of the requests, their answers), as soon as the device has them.
+      agree: (what, digest); compares the digest over the processes that share the work, before the first step.
+      progress: how far the work is.
+    """
+
+    found: Callable[[Sequence[int], Sequence[Any]], None] = lambda places, answers: None
+    agree: Callable[[str, str], None] = lambda what, digest: None
+    progress: reporting.Progress = reporting.silent
 
 
-def nobody(places: Sequence[int], answers: Sequence[Answer]) -> None:
-    """Nothing: the default where nobody waits for the first answers."""
+NOBODY = Hooks()
 
 
-def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, how, who hears of it)
+def score(
     model: models.Model,
     encoded: Sequence[encode.Encoded],
     *,
@@ -38,71 +50,105 @@ def score(  # noqa: PLR0913 (the engine's front door: what to score, with what, 
     precision: str,
     check: bool = False,
     known: Sequence[Answer | None] = (),
-    agree: Callable[[str, str], None] = lambda what, digest: None,
-    found: Found = nobody,
-    progress: reporting.Progress = reporting.silent,
+    hooks: Hooks = NOBODY,
 ) -> tuple[list[Answer], dict[str, Any]]:
     """The answer to each sequence, in order, and figures.
 
     `check`: look at the machine first (`selfcheck`).
     `known`: answers from before, beside the sequences (none, if left out). The plan is that of all sequences, and what
     the others need of it is run: their answers are, to the last bit, what they would have been.
-    `found` hears of answers as soon as the device has them. `agree` compares the plan's hash over the processes that
-    share the work. If the device has no room for a step, steps get smaller and what is left goes on; the smallest one
-    that fails raises the device's own error.
+    If the device has no room for a step, steps get smaller and what is left goes on; the smallest one that fails raises
+    the device's own error.
 
     The figures are the plan's, `plan_seconds`, `compile_seconds`, `run_seconds`, `memory` (`memory.check`) and
     `nonfinite` (answers that are no number). Such an answer raises `failure.PlacedError`, unless
     `options.allow_nonfinite`.
     """
-    began, waited, planned = time.perf_counter(), 0.0, 0.0
-    layout = mesh.layout_of(model.params)
-    machine = memory.machine(model, layout, options)
     answers: list[Answer | None] = list(known) or [None] * len(encoded)
-    planned_places: Sequence[int] = range(len(encoded))
-    totals: dict[str, Any] = {}
-    shape: shapes.Shape | None = None
-    while True:
-        start = time.perf_counter()
-        sequences = [encoded[place] for place in planned_places]
-        job = plan.plan_loglikelihood(sequences, options=options, max_length=max_length, machine=machine, shape=shape)
-        wanted = np.array([answers[place] is None for place in planned_places], bool)
-        steps = plan.needed_steps(job, wanted)
-        planned += time.perf_counter() - start
-        totals = totals or {**job.summary(), "steps": len(steps), "steps_kept": job.num_steps - len(steps)}
-        if not len(steps):
-            break
-        agree("the plan", job.digest)
+    work = _Work(model, encoded, answers, options, max_length, precision=precision, check=check, hooks=hooks)
+    places: Sequence[int] = range(len(encoded))
+    job, steps = work.lay_out(places)
+    work.figures = {**job.summary(), "steps": len(steps), "steps_kept": job.num_steps - len(steps)}
+    while len(steps):
+        hooks.agree("the plan", job.digest)
         try:
-            start = time.perf_counter()
-            programs = executor.prepare(model, job.shape, layout, precision=precision)
-            totals["memory"] = memory.check(model, programs.score.result(), machine.memory_bytes)
-            waited += time.perf_counter() - start
-            if check and "self_check" not in totals:
-                totals["self_check"] = selfcheck.run(model, job, layout, programs, precision=precision)
-            runs = executor.run(model, job, layout, programs, steps.tolist())
-            for some, values in _finished(job, runs, wanted, progress):
-                places = [planned_places[place] for place in some]
-                _refuse_nonfinite(places, values, options)
-                for place, answer in zip(places, values, strict=True):
-                    answers[place] = answer
-                found(places, values)
+            work.run(job, places, steps)
             break
         except jax.errors.JaxRuntimeError as error:
             shape = job.shape.smaller() if executor.is_out_of_memory(error) else None
             if shape is None:
                 raise
-            totals["halved"] = totals.get("halved", 0) + 1
-            planned_places = [place for place, answer in enumerate(answers) if answer is None]
+        work.figures["halved"] = work.figures.get("halved", 0) + 1
+        places = [place for place, answer in enumerate(answers) if answer is None]
+        job, steps = work.lay_out(places, shape)
     whole = [answer for answer in answers if answer is not None]
-    seconds = time.perf_counter() - began - planned - waited
-    return whole, {
-        **totals,
-        "plan_seconds": round(planned, 3),
-        "compile_seconds": round(waited, 3),
-        "run_seconds": round(seconds, 3),
-        "nonfinite": int(sum(not np.isfinite(answer.logprob) for answer in whole)),
-    }
+    seconds = {f"{name}_seconds": round(taken, 3) for name, taken in work.seconds.items()}
+    nonfinite = sum(not np.isfinite(answer.logprob) for answer in whole)
+    return whole, {**work.figures, **seconds, "nonfinite": nonfinite}
+
+
+class _Work:
+    """One call of `score`: what is asked, and the answers as they come in."""
+
+    def __init__(
+        self,
+        model: models.Model,
+        encoded: Sequence[encode.Encoded],
+        answers: list[Answer | None],
+        options: config.EngineOptions,
+        max_length: int,
+        *,
+        precision: str,
+        check: bool,
+        hooks: Hooks,
+    ):
+        self.model, self.encoded, self.answers, self.options = model, encoded, answers, options
+        self.max_length, self.precision, self.check, self.hooks = max_length, precision, check, hooks
+        self.layout = mesh.layout_of(model.params)
+        self.machine = memory.machine(model, self.layout, options)
+        self.seconds = dict.fromkeys(("plan", "compile", "run"), 0.0)
+        self.figures: dict[str, Any] = {}
+
+    def lay_out(self, places: Sequence[int], shape: shapes.Shape | None = None) -> tuple[plan.Plan, np.ndarray]:
+        """The plan of the sequences at `places`, and the steps of it that those without an answer need."""
+        start = time.perf_counter()
+        sequences = [self.encoded[place] for place in places]
+        job = plan.plan_loglikelihood(
+            sequences, options=self.options, max_length=self.max_length, machine=self.machine, shape=shape
+        )
+        steps = plan.needed_steps(job, self._wanted(places))
+        self.seconds["plan"] += time.perf_counter() - start
+        return job, steps
+
+    def run(self, job: plan.Plan, places: Sequence[int], steps: np.ndarray) -> None:
+        """Runs these steps; answers go where they belong as they come."""
+        start = time.perf_counter()
+        programs = executor.prepare(self.model, job.shape, self.layout, precision=self.precision)
+        self.figures["memory"] = memory.check(self.model, programs.score.result(), self.machine.memory_bytes)
+        ready = time.perf_counter()
+        self.seconds["compile"] += ready - start
+        try:
+            if self.check and "self_check" not in self.figures:
+                self.figures["self_check"] = selfcheck.run(
+                    self.model, job, self.layout, programs, precision=self.precision
+                )
+            runs = executor.run(self.model, job, self.layout, programs, steps.tolist())
+            for some, values in _finished(job, runs, self._wanted(places), self.hooks.progress):
+                self._take([places[place] for place in some], values)
+        finally:
+            self.seconds["run"] += time.perf_counter() - ready
+
+    def _wanted(self, places: Sequence[int]) -> np.ndarray:
+        """Which of these have no answer."""
+        return np.array([self.answers[place] is None for place in places], bool)
+
+    def _take(self, places: Sequence[int], values: Sequence[Answer]) -> None:
+        """Puts new answers in their places. Raises PlacedError for one that is no number, unless those are allowed."""
+        for place, answer in zip(places, values, strict=True):
+            if not self.options.allow_nonfinite and not np.isfinite(answer.logprob):
+                raise failure.nonfinite(place, f"its log-probability is {answer.logprob}")
+            self.answers[place] = answer
+        self.hooks.found(places, values)
 
 
 def _finished(
@@ -125,10 +171,3 @@ def _finished(
             mine = job.pair_of_target[starts[place] : starts[place] + job.num_targets[place]]
             answers.append(Answer(float(logprobs[mine].sum()), bool(greedy[mine].all())))
         yield places, answers
-
-
-def _refuse_nonfinite(places: Sequence[int], answers: Sequence[Answer], options: config.EngineOptions) -> None:
-    """Raises PlacedError for the first answer that is no number, unless those are allowed."""
-    for place, answer in zip(places, answers, strict=True):
-        if not options.allow_nonfinite and not np.isfinite(answer.logprob):
-            raise failure.nonfinite(place, f"its log-probability is {answer.logprob}")
