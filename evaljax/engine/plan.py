@@ -260,7 +260,8 @@ def _cuts(forest: trie.Trie, num_rows: int, grain: int) -> np.ndarray:
 def _row(forest: trie.Trie, first: int, last: int, shape: shapes.Shape, grain: int) -> Row:
     """The stretch [first, last) of the trie, after the path to its first token."""
     if first >= last:
-        return Row(*(np.empty(0, np.int32) for _ in range(3)), starts=np.zeros(1, np.int64))
+        nothing = np.empty(0, np.int32)
+        return Row(nothing, nothing, nothing, np.zeros(1, np.int64))
     index = np.concatenate([trie.ancestors(forest, first), np.arange(first, last, dtype=np.int32)])
     shift = int(forest.depth[first]) - first  # preorder index -> index in this row
     end = np.minimum(forest.end[index], last) + shift

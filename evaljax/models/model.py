@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def outline(
 ) -> Model:
     """The model without weights, which say their shapes and where they will lie: enough to compile for it."""
     shapes = config_lib.parameter_shapes(config)
-    described = {
+    described: dict[sharding.Path, Any] = {
         path: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=shardings[path]) for path, shape in shapes.items()
     }
     graphdef, params = nnx.split(decoder.Decoder(config, described), nnx.Param)
