@@ -25,8 +25,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from evaljax.core import request
 from evaljax.engine import executor, mesh, numerics, prefill, sampling, schedule
+from evaljax.models import attention, decoder, sharding
 from evaljax.models import config as model_config
-from evaljax.models import decoder, sharding
 from evaljax.models import model as models
 
 
@@ -106,7 +106,7 @@ def prepare(
         ),
         decode=executor.compile_ahead(
             decode,
-            (model.params, cache, decoder.Stem(path, integers()), *state, integers()),
+            (model.params, cache, decoder.Stem(path, cast(Any, integers())), *state, integers()),
             {"how": how, "style": style},
         ),
     )
@@ -165,20 +165,16 @@ def extend(
     how: How,
 ) -> decoder.Cache:
     """The path after one chunk (`prefill.Extend`): its tokens in scratch, those above what comes next at home."""
-    *chunk, home = inputs
+    tokens, positions, end, base, slots, home = inputs
     with numerics.matmul_precision(how.precision):
         module = models.merge(how.graphdef, params)
         where = path_place(module.config, how.layout)
-        _, longer = decoder.forward(module, *chunk, path, place=_named(where))
+        _, longer = decoder.forward(module, tokens, positions, end, base, slots, path, place=_named(where))
     assert longer is not None
-    new, old = chunk[-1][0], home[0]
-    new = jnp.where(old < prefill.DROPPED, new, prefill.DROPPED)
-
-    def swap(x: Float[Array, "L 1 K S H"]) -> Float[Array, "L 1 K S H"]:
-        there, here = (jnp.take(x, index, axis=3, mode="clip") for index in (old, new))
-        return x.at[:, :, :, old].set(here, mode="drop").at[:, :, :, new].set(there, mode="drop")
-
-    return _place(decoder.Cache(*map(swap, longer)), where)
+    scratch = jnp.where(home < prefill.DROPPED, slots, prefill.DROPPED)
+    source, target = (jnp.concatenate(pair, axis=1) for pair in ((scratch, home), (home, scratch)))
+    keys, values = (jnp.take(x, source[0], axis=3, mode="clip").swapaxes(2, 3) for x in longer)
+    return _place(attention.write(longer, keys, values, target, _named(where)), where)
 
 
 @functools.partial(jax.jit, static_argnames="place", donate_argnames="cache")
@@ -222,6 +218,7 @@ def decode(
 
     def advance(carry: tuple[Array, decoder.Cache, Slots]) -> tuple[Array, decoder.Cache, Slots]:
         step, cache, slots = carry
+        cache = _place(cache, where)  # at both ends of a step: else the compiler splits it another way between them
         tokens = _place(_with_drafts(slots, style.num_drafts), how.layout.rows())
         index = jnp.arange(tokens.shape[1])
         before = jnp.where(slots.active, slots.length, stem.length)[:, None]
@@ -242,11 +239,11 @@ def decode(
         chosen = _choose(logits, slots, policies, ends, style.mode)
         finite = jnp.isfinite(jnp.max(logits, axis=-1))
         slots = _accept(slots, policies, tokens, chosen, finite)
-        return step + 1, _place(longer, where), _place(slots, how.layout.replicated())
+        return step + 1, _place(longer, where), slots
 
     with numerics.matmul_precision(how.precision):
-        step, cache, slots = lax.while_loop(going, advance, (jnp.int32(0), cache, slots))
-    return cache, slots, step
+        step, cache, slots = lax.while_loop(going, advance, (jnp.int32(0), _place(cache, where), slots))
+    return _place(cache, where), _place(slots, how.layout.replicated()), step
 
 
 def _with_drafts(slots: Slots, num_drafts: int) -> Int[Array, "B T"]:
@@ -275,7 +272,7 @@ def _choose(
     early = steps < policies.least[:, None]
     logits = jnp.where(early[:, :, None] & ends, -jnp.inf, logits)
     if mode is sampling.Mode.GREEDY:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return sampling.greedy(logits).astype(jnp.int32)
     keys = sampling.step_keys(policies.keys, slots.steps)
     rules = (policies.temperature, policies.top_k, policies.top_p)
     return sampling.sample(logits[:, 0], *rules, keys, mode).astype(jnp.int32)[:, None]

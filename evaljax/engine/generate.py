@@ -275,7 +275,7 @@ class _Run:
                 if isinstance(step, prefill.Extend):
                     self._extend(step)
                 else:
-                    self._occupy(free.pop(0), batch[step.prompt], step.index)
+                    self._occupy(free.pop(0), batch[step.prompt], step.source)
             self.held = prompts[-1] if prompts else self.held
         jax.block_until_ready(self.cache)  # so that its seconds are its own
         self.figures.prefill_seconds += time.perf_counter() - start
@@ -301,7 +301,7 @@ class _Run:
         self.figures.decode_seconds += time.perf_counter() - start
         self.finish(ended, int(sum(self.slots.steps[slot] for slot in self.occupants)))
 
-    def _whole(self, array: np.ndarray) -> Array:
+    def _whole(self, array: Any) -> Array:
         """The array on every device."""
         return self.layout.put(np.asarray(array), split=False)
 
@@ -309,14 +309,14 @@ class _Run:
         """Forwards a chunk of prompts."""
         length = step.inputs.shape[-1]
         self.path = self.extend[length](self.model.params, self.path, self._whole(step.inputs))
-        self.figures.prefill_tokens += step.count
+        self.figures.prefill_tokens += step.num_tokens
         self.figures.forward_tokens += length
         self.progress("prefill", self.figures.prefill_tokens, self.prompt_tokens, "tokens")
 
-    def _occupy(self, slot: int, job: int, index: np.ndarray) -> None:
-        """Makes `slot` generate `job`, whose prompt but for the last token lies at `index` of the path."""
+    def _occupy(self, slot: int, job: int, source: np.ndarray) -> None:
+        """Makes `slot` generate `job`, whose prompt but for the last token lies at `source` in the path."""
         own = np.zeros(self.work.shape.slot_length, np.int32)
-        own[: index.size - self.stem] = index[self.stem :]
+        own[: source.size - self.stem] = source[self.stem :]
         self.cache = self.insert(self.path, self.cache, self._whole(np.int32(slot)), self._whole(own))
         asked = self.work.todo[job]
         slots, policies, how = self.slots, self.policies, asked.sampling

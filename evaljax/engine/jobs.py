@@ -29,16 +29,6 @@ class Job:
     repeat: int
     until: tuple[str, ...]
 
-    @property
-    def num_cached(self) -> int:
-        """Tokens that are forwarded before the first step: all but the prompt's last."""
-        return self.prompt.size - 1
-
-    @property
-    def cost(self) -> int:
-        """Cache slots that the whole sequence needs at most."""
-        return self.prompt.size + self.sampling.max_gen_toks
-
 
 def collect(
     prompts: Sequence[np.ndarray],

@@ -7,7 +7,7 @@ once, and a chunk of the stream may hold the ends of many prompts. The path is a
     scratch   slot == S + t: token t of the chunk that was forwarded last
 
 A token of the chunk that stands above what comes next changes places with what its home held, so that until the next
-chunk the path still has every prompt that ended within the chunk: `Insert.index` says where.
+chunk the path still has every prompt that ended within the chunk: `Insert.source` says where.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ DROPPED = np.iinfo(np.int32).max  # a slot that no cache has
 
 
 class Extend(NamedTuple):
-    """One chunk to forward: int32 [6, 1, T], fields in the order of `FIELDS`; the first `count` tokens count."""
+    """One chunk to forward: int32 [6, 1, T], fields in the order of `FIELDS`; the first `num_tokens` count."""
 
     inputs: np.ndarray
-    count: int
+    num_tokens: int
 
 
 class Insert(NamedTuple):
     """A prompt is complete: `prompt` of those given, and the path slot of each of its tokens."""
 
     prompt: int
-    index: np.ndarray
+    source: np.ndarray
 
 
 class _Stream(NamedTuple):

@@ -56,14 +56,22 @@ def sample(
 
     Equal logits at a cut stay or go together: they are as probable as each other.
     """
-    greedy = jnp.argmax(logits, axis=-1)
+    likeliest = greedy(logits)
     if mode is Mode.GREEDY:
-        return greedy
+        return likeliest
     scores = logits / jnp.where(temperature > 0, temperature, 1.0)[:, None]
     if mode is Mode.CUT:
         scores = jnp.where(scores >= _threshold(scores, top_k, top_p)[:, None], scores, -jnp.inf)
     drawn = jax.vmap(jax.random.categorical)(keys, scores)
-    return jnp.where(temperature > 0, drawn, greedy)
+    return jnp.where(temperature > 0, drawn, likeliest)
+
+
+def greedy(logits: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
+    """The likeliest tokens; of equals the first. A minimum over places of the maximum vectorises, argmax does not."""
+    vocab_size = logits.shape[-1]
+    top = logits.max(axis=-1, keepdims=True)
+    first = jnp.where(logits == top, jnp.arange(vocab_size), vocab_size).min(axis=-1)
+    return jnp.minimum(first, vocab_size - 1)  # nothing equals a maximum that is no number
 
 
 def _threshold(scores: Float[Array, "B V"], top_k: Int[Array, " B"], top_p: Float[Array, " B"]) -> Float[Array, " B"]:

@@ -399,19 +399,23 @@ def test_texts_are_told_of_as_they_end() -> None:
 
 
 def test_a_full_device_goes_on_with_half_the_slots_and_keeps_what_is_done() -> None:
-    prompts, told = random_prompts(3, 9), []
+    prompts = random_prompts(3, 9)
     samplings = [request.Sampling(max_gen_toks=1 + 3 * i) for i in range(9)]
     expected = run(prompts, samplings)
+    told: list[list[int]] = []
 
-    def found(places: list[int], texts: list[request.GenerateResponse]) -> None:
-        told.extend(places)
-        if len(told) in (1, 2, 3):
+    def full(times: int, places: list[int]) -> None:
+        told.append(places)
+        if len(told) <= times:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes.")
 
-    answers, figures = run_with_figures(prompts, samplings, num_slots=4, found=found)
+    answers, figures = run_with_figures(prompts, samplings, found=lambda places, texts: full(2, places))
     assert answers == expected
-    assert figures["halved"] >= 1
-    assert sorted(told) == list(range(9))  # nothing twice
+    assert (figures["halved"], figures["num_slots"]) == (2, 1)
+    assert sorted(place for places in told for place in places) == list(range(9))  # nothing twice
+    told.clear()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):  # a single slot has no half
+        run(prompts, samplings, found=lambda places, texts: full(3, places))
 
 
 def test_slots_that_do_not_fit_are_not_tried() -> None:

@@ -19,14 +19,14 @@ class Path:
         """Every token must see its ancestors, all of them and nothing else."""
         tokens, positions, end, base, slots, home = step.inputs[:, 0].tolist()
         before = list(self.slots)
-        for q in range(step.count):
+        for q in range(step.num_tokens):
             seen = [*before[: base[q]], *((positions[k], tokens[k]) for k in range(q) if q < end[k])]
             assert [place[0] for place in seen if place] == list(range(positions[q]))
             self.slots[slots[q]] = (positions[q], tokens[q])
-        for q in range(step.count):
+        for q in range(step.num_tokens):
             if home[q] < SIZE:
                 self.slots[home[q]], self.slots[slots[q]] = self.slots[slots[q]], self.slots[home[q]]
-        assert all(slot == prefill.DROPPED for slot in slots[step.count :] + home[step.count :])
+        assert all(slot == prefill.DROPPED for slot in slots[step.num_tokens :] + home[step.num_tokens :])
 
 
 def walk(path: Path, held: np.ndarray, prompts: list[np.ndarray], grain: int) -> int:
@@ -35,10 +35,10 @@ def walk(path: Path, held: np.ndarray, prompts: list[np.ndarray], grain: int) ->
     for step in prefill.steps(held, prompts, SIZE, LENGTHS, grain=grain):
         if isinstance(step, prefill.Extend):
             path.extend(step)
-            count += step.count
+            count += step.num_tokens
         else:
             found.append(step.prompt)
-            assert [path.slots[i] for i in step.index] == list(enumerate(prompts[step.prompt].tolist()))
+            assert [path.slots[i] for i in step.source] == list(enumerate(prompts[step.prompt].tolist()))
     assert sorted(found) == list(range(len(prompts)))
     return count
 
@@ -63,8 +63,8 @@ def test_every_prompt_lies_where_it_is_said_to_lie(grain: int) -> None:
 def test_short_prompts_share_a_chunk() -> None:
     prompts = [np.array([7, 8, i, i + 1], np.int32) for i in range(7)]
     steps = list(prefill.steps(np.zeros(0, np.int32), prompts, SIZE, LENGTHS))
-    assert [step.count for step in steps if isinstance(step, prefill.Extend)] == [2 + 7 * 2]
-    assert [len(step.index) for step in steps if isinstance(step, prefill.Insert)] == [4] * 7
+    assert [step.num_tokens for step in steps if isinstance(step, prefill.Extend)] == [2 + 7 * 2]
+    assert [len(step.source) for step in steps if isinstance(step, prefill.Insert)] == [4] * 7
 
 
 def test_blocks_are_shared_whole_or_not_at_all() -> None:

@@ -69,6 +69,11 @@ def test_temperature_zero_is_the_argmax_in_every_mode(mode: Mode) -> None:
     assert (draw(logits, 0.0, 3, 0.5, 20, mode) == logits.argmax()).all()
 
 
+def test_of_equally_likely_tokens_the_first_is_greedy_and_no_number_is_no_token_beyond_the_last() -> None:
+    logits = jnp.array([[0.0, 2.0, 1.0, 2.0], [jnp.nan, 0.0, 0.0, 0.0], [-jnp.inf] * 4])
+    assert sampling.greedy(logits).tolist() == [1, 3, 0]
+
+
 def test_top_k_one_is_the_argmax_at_any_temperature() -> None:
     logits = np.random.default_rng(6).normal(size=50).astype(np.float32)
     assert (draw(logits, 5.0, 1, 1.0, 200, Mode.CUT) == logits.argmax()).all()
