@@ -170,8 +170,8 @@ def prepare(
 
     Called from the thread that calls `generate`.
     """
-    repeats = [0] * len(prompts)  # they change no shape but the number of slots that few prompts fill
-    asked = jobs.collect(prompts, samplings, repeats, tokenizer, max_length=max_length, once=False)
+    repeats = range(len(prompts))  # what is drawn is taken to be drawn once for each request
+    asked = jobs.collect(prompts, samplings, repeats, tokenizer, max_length=max_length, once=options.share_prefixes)
     if asked:
         layout = mesh.layout_of(model.params)
         work = _plan(model, asked, tokenizer, layout, options)
