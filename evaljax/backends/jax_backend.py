@@ -19,6 +19,7 @@ from evaljax.engine import (
     executor,
     failure,
     generate,
+    hooks,
     journal,
     loglikelihood,
     memory,
@@ -289,7 +290,7 @@ class JaxBackend:
                 [encoded[place] for place in places],
                 check=not self._self_check,
                 known=[answers[place] for place in places],
-                hooks=loglikelihood.Hooks(found=found, agree=agree.agree, progress=self.report),
+                hooks=hooks.Hooks(found=found, agree=agree.agree, progress=self.report),
                 **self._policy,
             )
         for place, answer in zip(places, new, strict=True):
@@ -330,9 +331,7 @@ class JaxBackend:
                 *asked,
                 [one.repeat for one in requests],
                 tokenizer=self.tokenizer,
-                agree=agree.agree,
-                found=found,
-                progress=self.report,
+                hooks=hooks.Hooks(found=found, agree=agree.agree, progress=self.report),
                 **self._policy,
             )
         self._note("generate_until", figures)

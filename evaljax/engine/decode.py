@@ -7,9 +7,6 @@ slots   cache of B rows: what comes after the stem. A slot's last token is not i
 
     prompt    w0 w1 w2 w3            stem is w0, cache holds w1 w2, the last token is w3, `length` is 3
     step 0    forward w3 at 3        gives g0; cache holds w1 w2 w3, `length` is 4, `steps` is 1
-
-A greedy step may check drafts: tokens that followed the last two at an earlier place of the text are forwarded with the
-last one, and those that the model would have chosen anyway are kept. The text is the same, some steps earlier.
 """
 
 import functools
@@ -61,11 +58,10 @@ class Policies(NamedTuple):
 
 
 class Style(NamedTuple):
-    """What is static in a stretch of steps: how tokens are drawn, how many steps, how many drafts each step checks."""
+    """What is static in a stretch of steps: how tokens are drawn, and how many steps."""
 
     mode: sampling.Mode
     num_steps: int
-    num_drafts: int
 
 
 class Programs(NamedTuple):
@@ -219,26 +215,25 @@ def decode(
     def advance(carry: tuple[Array, decoder.Cache, Slots]) -> tuple[Array, decoder.Cache, Slots]:
         step, cache, slots = carry
         cache = _place(cache, where)  # at both ends of a step: else the compiler splits it another way between them
-        tokens = _place(_with_drafts(slots, style.num_drafts), how.layout.rows())
-        index = jnp.arange(tokens.shape[1])
-        before = jnp.where(slots.active, slots.length, stem.length)[:, None]
-        base = jnp.broadcast_to(before - stem.length, tokens.shape)
+        tokens = jnp.take_along_axis(slots.text, slots.length[:, None], axis=1)
+        tokens = _place(tokens, how.layout.rows())
+        position = jnp.where(slots.active, slots.length, stem.length)[:, None]
+        base = position - stem.length
         hidden, longer = decoder.forward(
             module,
             tokens,
-            before + index,
-            jnp.full_like(tokens, tokens.shape[1]),
+            position,
+            jnp.ones_like(position),
             base,
-            jnp.where(slots.active[:, None], base + index, cache.keys.shape[3]),
+            jnp.where(slots.active[:, None], base, cache.keys.shape[3]),
             cache,
             stem=stem,
             place=_named(where),
         )
         assert longer is not None
-        logits = decoder.logits(module, hidden)
+        logits = decoder.logits(module, hidden[:, 0])
         chosen = _choose(logits, slots, policies, ends, style.mode)
-        finite = jnp.isfinite(jnp.max(logits, axis=-1))
-        slots = _accept(slots, policies, tokens, chosen, finite)
+        slots = _append(slots, policies, chosen, jnp.isfinite(jnp.max(logits, axis=-1)))
         return step + 1, _place(longer, where), slots
 
     with numerics.matmul_precision(how.precision):
@@ -246,55 +241,31 @@ def decode(
     return _place(cache, where), _place(slots, how.layout.replicated()), step
 
 
-def _with_drafts(slots: Slots, num_drafts: int) -> Int[Array, "B T"]:
-    """The last token of each slot and what may follow it: what followed the last two tokens where they last stood.
-
-    text     a b c d a b         drafts of 3: c d a; where the text ends they begin again
-    """
-    index = jnp.arange(slots.text.shape[1])
-
-    def row(text: Int[Array, " N"], last: Int[Array, ""]) -> Int[Array, " T"]:
-        pair = (text == text[last]) & (jnp.roll(text, 1) == text[last - 1])
-        place = jnp.max(jnp.where(pair & (index > 0) & (index < last), index, last - 1))
-        ahead = jnp.arange(num_drafts) % (last - place)
-        return text[jnp.append(last, place + 1 + ahead)]
-
-    if not num_drafts:
-        return jnp.take_along_axis(slots.text, slots.length[:, None], axis=1)
-    return jax.vmap(row)(slots.text, slots.length)
-
-
 def _choose(
-    logits: Float[Array, "B T V"], slots: Slots, policies: Policies, ends: Bool[Array, " V"], mode: sampling.Mode
-) -> Int[Array, "B T"]:
-    """The token that follows each; none of `ends` before `min_tokens` tokens."""
-    steps = slots.steps[:, None] + jnp.arange(logits.shape[1])
-    early = steps < policies.least[:, None]
-    logits = jnp.where(early[:, :, None] & ends, -jnp.inf, logits)
+    logits: Float[Array, "B V"], slots: Slots, policies: Policies, ends: Bool[Array, " V"], mode: sampling.Mode
+) -> Int[Array, " B"]:
+    """The next token of every slot; none of `ends` before `min_tokens` tokens."""
+    early = slots.steps < policies.least
+    logits = jnp.where(early[:, None] & ends, -jnp.inf, logits)
     if mode is sampling.Mode.GREEDY:
         return sampling.greedy(logits).astype(jnp.int32)
     keys = sampling.step_keys(policies.keys, slots.steps)
     rules = (policies.temperature, policies.top_k, policies.top_p)
-    return sampling.sample(logits[:, 0], *rules, keys, mode).astype(jnp.int32)[:, None]
+    return sampling.sample(logits, *rules, keys, mode).astype(jnp.int32)
 
 
-def _accept(
-    slots: Slots, policies: Policies, tokens: Int[Array, "B T"], chosen: Int[Array, "B T"], finite: Bool[Array, "B T"]
-) -> Slots:
-    """The slots after a step: `chosen` follows each of `tokens`, and counts as far as those were chosen themselves."""
-    index = jnp.arange(tokens.shape[1])
-    last = jnp.isin(chosen, policies.eos_ids) | (slots.steps[:, None] + index + 1 >= policies.limit[:, None])
-    goes_on = (chosen[:, :-1] == tokens[:, 1:]) & ~last[:, :-1]
-    count = jnp.where(slots.active, 1 + jnp.cumprod(goes_on, axis=1).sum(axis=1), 0)
-    new = index < count[:, None]
-    target = jnp.where(new, slots.length[:, None] + 1 + index, slots.text.shape[1])
-    put = jax.vmap(lambda text, where, row: text.at[where].set(row, mode="drop"))
+def _append(slots: Slots, policies: Policies, chosen: Int[Array, " B"], finite: Bool[Array, " B"]) -> Slots:
+    """The slots after a step that chose these tokens."""
+    steps = slots.steps + slots.active
+    ended = jnp.isin(chosen, policies.eos_ids) | (steps >= policies.limit)
+    target = jnp.where(slots.active, slots.length + 1, slots.text.shape[1])
+    put = jax.vmap(lambda text, where, token: text.at[where].set(token, mode="drop"))
     return Slots(
         text=put(slots.text, target, chosen),
-        length=slots.length + count,
-        steps=slots.steps + count,
-        active=slots.active & ~jnp.any(last & new, axis=1),
-        nonfinite=slots.nonfinite | jnp.any(~finite & new, axis=1),
+        length=slots.length + slots.active,
+        steps=steps,
+        active=slots.active & ~ended,
+        nonfinite=slots.nonfinite | (slots.active & ~finite),
     )
 
 

@@ -21,19 +21,13 @@ from jaxtyping import Array
 
 from evaljax.core import config, progress, request
 from evaljax.engine import decode, executor, failure, jobs, memory, mesh, prefill, sampling, schedule, stops
+from evaljax.engine import hooks as listening
 from evaljax.models import decoder
 from evaljax.models import model as models
 
 # On a CPU a look of the host costs little beside a step; what a stopped slot wastes is half of the steps.
 DECODE_STEPS = {"cpu": 8}
 DECODE_STEPS_ACCELERATOR = 32
-NUM_DRAFTS = 3
-
-Found = Callable[[Sequence[int], Sequence[request.GenerateResponse]], None]  # (which of the requests, their answers)
-
-
-def nobody(places: Sequence[int], answers: Sequence[request.GenerateResponse]) -> None:
-    """Nothing: the default where nobody waits for the first answers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,19 +99,17 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
     options: config.EngineOptions,
     max_length: int,
     precision: str,
-    agree: Callable[[str, str], None] = lambda what, digest: None,
-    found: Found = nobody,
-    progress: progress.Progress = progress.silent,
+    hooks: listening.Hooks = listening.NOBODY,
 ) -> tuple[list[request.GenerateResponse], dict[str, Any]]:
     """What follows each prompt (token ids), in request order, and figures of the run.
 
     A prompt together with its `max_gen_toks` must fit into `max_length`: truncation, and the note of it in the
     response, is the caller's (`encode`). Requests that ask the same are answered once.
 
-    `found` hears of texts as they end. `agree` compares the plan's hash over the processes that share the work.
-    `progress` hears of prompts' tokens forwarded, and of generated tokens out of the most that there can be: a text
-    that has ended counts as if it had used all of its own. If the device has no room, half the slots go on with what
-    is left (but for `options.deterministic`); the error of a single one is the device's own.
+    Of `hooks`, `found` hears of texts as they end, and `progress` of prompts' tokens forwarded, and of generated tokens
+    out of the most that there can be: a text that has ended counts as if it had used all of its own. If the device has
+    no room, half the slots go on with what is left (but for `options.deterministic`); the error of a single one is the
+    device's own.
     """
     asked = jobs.collect(prompts, samplings, repeats, tokenizer, max_length=max_length, once=options.share_prefixes)
     figures = _Figures(generations=len(asked), prompt_tokens=sum(job.prompt.size for job in asked))
@@ -132,14 +124,14 @@ def generate(  # noqa: PLR0913 (the engine's front door: what to generate, with 
         results.update(texts)
         pairs = [(place, text) for job, text in texts.items() for place in asked[job].places]
         if pairs:
-            found([place for place, _ in pairs], [text for _, text in pairs])
+            hooks.found([place for place, _ in pairs], [text for _, text in pairs])
         limits = [job.sampling.max_gen_toks for job in asked]
-        progress("generate", going + sum(limits[job] for job in results), sum(limits), "tokens")
+        hooks.progress("generate", going + sum(limits[job] for job in results), sum(limits), "tokens")
 
     while work is not None:
-        agree("the plan of generation", work.digest)
+        hooks.agree("the plan of generation", work.digest)
         try:
-            run = _Run(model, work, layout, tokenizer, options, figures=figures, progress=progress, finish=finish)
+            run = _Run(model, work, layout, tokenizer, options, figures=figures, progress=hooks.progress, finish=finish)
             facts |= run.prepare(precision)
             run.go()
             break
@@ -196,12 +188,11 @@ def _plan(
     shape = schedule.shape(groups, lengths, limits, machine=machine, options=options)
     mode = sampling.Mode.CUT if options.deterministic else sampling.mode([job.sampling for job in asked])
     steps = options.decode_steps or DECODE_STEPS.get(machine.platform, DECODE_STEPS_ACCELERATOR)
-    drafts = NUM_DRAFTS if mode is sampling.Mode.GREEDY else 0
     return _Work(
         todo=asked,
         groups=groups,
         shape=shape,
-        style=decode.Style(mode=mode, num_steps=steps, num_drafts=drafts),
+        style=decode.Style(mode=mode, num_steps=steps),
         eos_ids=sorted(tokenizer.eos_token_ids) or [-1],
         alone=alone,
         grain=(max(shape.chunk_lengths) if alone else 1) if options.share_prefixes else 0,
@@ -290,7 +281,7 @@ class _Run:
         self.cache, slots, steps = self.decode(self.model.params, self.cache, stem, *state)
         self.slots = jax.tree.map(lambda leaf: np.array(self.layout.get(leaf)), slots)  # own, writable copies
         self.figures.decode_steps += int(self.layout.get(steps))
-        self.figures.forward_tokens += int(self.layout.get(steps)) * num_slots * (self.work.style.num_drafts + 1)
+        self.figures.forward_tokens += int(self.layout.get(steps)) * num_slots
         ended: dict[int, request.GenerateResponse] = {}
         for slot, occupant in list(self.occupants.items()):
             text = self._ended(slot, occupant)

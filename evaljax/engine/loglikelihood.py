@@ -1,8 +1,7 @@
 """log P(continuation | context): encoded sequences in, (log-probability, greedy) out, in their order."""
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from evaljax.core import config
 from evaljax.core import progress as reporting
 from evaljax.engine import encode, executor, failure, memory, mesh, plan, selfcheck, shapes
+from evaljax.engine import hooks as listening
 from evaljax.models import model as models
 
 LABEL = "scoring"
@@ -23,24 +23,6 @@ class Answer(NamedTuple):
     is_greedy: bool
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hooks:
-    """Who hears of a call of the engine while it works.
-
-    Attributes:
-      found: (which of the requests, their answers), as soon as the device has them.
-      agree: (what, digest); compares the digest over the processes that share the work, before the first step.
-      progress: how far the work is.
-    """
-
-    found: Callable[[Sequence[int], Sequence[Any]], None] = lambda places, answers: None
-    agree: Callable[[str, str], None] = lambda what, digest: None
-    progress: reporting.Progress = reporting.silent
-
-
-NOBODY = Hooks()
-
-
 def score(
     model: models.Model,
     encoded: Sequence[encode.Encoded],
@@ -50,7 +32,7 @@ def score(
     precision: str,
     check: bool = False,
     known: Sequence[Answer | None] = (),
-    hooks: Hooks = NOBODY,
+    hooks: listening.Hooks = listening.NOBODY,
 ) -> tuple[list[Answer], dict[str, Any]]:
     """The answer to each sequence, in order, and figures.
 
@@ -100,7 +82,7 @@ class _Work:
         *,
         precision: str,
         check: bool,
-        hooks: Hooks,
+        hooks: listening.Hooks,
     ):
         self.model, self.encoded, self.answers, self.options = model, encoded, answers, options
         self.max_length, self.precision, self.check, self.hooks = max_length, precision, check, hooks

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 QUERY_BLOCK = 64  # queries that share one static key range
 MAX_QUERY_BLOCKS = 16  # longer chunks take longer query blocks: the program stays short
-KEY_BLOCK = 128  # cache slots read at a time
+KEY_BLOCK = 128  # cache slots read at a time by single queries; by several, twice as many
 HIDDEN = -1e30  # score of a key that must not be seen; finite, so that no difference of scores is NaN
 
 
@@ -79,7 +79,7 @@ def attend(
 
 def reading(cache: Cache, base: Int[Array, "B T"]) -> Reading:
     """What the queries read of `cache`: slots below their `base`."""
-    return Reading(cache, base, -(-jnp.max(base) // _key_block(cache)))
+    return Reading(cache, base, -(-jnp.max(base) // _key_block(cache, base)))
 
 
 def contain_nonfinite(
@@ -209,7 +209,7 @@ def _attend_cache(
     """
     cache, base, num_blocks = reading
     _, batch, num_kv_heads, size, head_dim = cache.keys.shape
-    block = _key_block(cache)
+    block = _key_block(cache, base)
 
     def body(index: Int[Array, ""], softmax: Softmax) -> Softmax:
         # The last block ends at S; where S is no multiple of the block it overlaps the block before, masked there.
@@ -225,6 +225,7 @@ def _attend_cache(
     return lax.fori_loop(0, num_blocks, body, start)
 
 
-def _key_block(cache: Cache) -> int:
-    """Cache slots read at a time."""
-    return min(KEY_BLOCK, cache.keys.shape[3])
+def _key_block(cache: Cache, base: Int[Array, "B T"]) -> int:
+    """Slots read at a time: more of them for more than one query to a row of the cache."""
+    is_single = base.size == cache.keys.shape[1]
+    return min(KEY_BLOCK if is_single else 2 * KEY_BLOCK, cache.keys.shape[3])

@@ -87,7 +87,7 @@ def test_caches_stay_where_they_are(data: int, split: int) -> None:
     shape = schedule.Shape(
         num_slots=8, slot_length=128, path_length=256, text_length=256, chunk_lengths=(16, 16), num_groups=data
     )
-    style = decode.Style(sampling.Mode.GREEDY, 4, 2)
+    style = decode.Style(sampling.Mode.GREEDY, 4)
     layout = mesh.layout_of(weights.params)
     programs = decode.prepare(weights, shape, style, 1, layout, precision="highest")
     for program in (programs.insert, programs.decode, programs.extend[16]):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaljax.core import config, errors
-from evaljax.engine import encode, executor, loglikelihood, numerics
+from evaljax.engine import encode, executor, hooks, loglikelihood, numerics
 from evaljax.models import config as model_config
 from evaljax.models import decoder, model, sharding
 
@@ -198,7 +198,7 @@ def test_progress_grows_to_the_end(tiny: model.Model) -> None:
         options=OPTIONS[0],
         max_length=LONGEST,
         precision="highest",
-        hooks=loglikelihood.Hooks(progress=lambda *call: calls.append(call)),
+        hooks=hooks.Hooks(progress=lambda *call: calls.append(call)),
     )
     done = [call[1] for call in calls]
     assert len(done) > 10
@@ -229,7 +229,7 @@ def test_answers_are_told_as_they_come_each_once(tiny: model.Model) -> None:
         options=OPTIONS[0],
         max_length=LONGEST,
         precision="highest",
-        hooks=loglikelihood.Hooks(found=found),
+        hooks=hooks.Hooks(found=found),
     )
     assert dict(told) == dict(enumerate(answers))
     assert len(told) == 60
@@ -255,7 +255,7 @@ def test_what_is_known_is_not_asked_again_and_the_rest_gets_the_same_bits(
             max_length=LONGEST,
             precision="highest",
             known=known,
-            hooks=loglikelihood.Hooks(found=lambda places, _, told=told: told.extend(places)),
+            hooks=hooks.Hooks(found=lambda places, _, told=told: told.extend(places)),
         )
         assert answers == whole
         assert sorted(told) == [place for place, answer in enumerate(known) if answer is None]
@@ -277,7 +277,7 @@ def test_a_run_stopped_after_any_step_goes_on_with_the_next_one(tiny: model.Mode
             max_length=LONGEST,
             precision="highest",
             known=known,
-            hooks=loglikelihood.Hooks(found=lambda places, _: told.append(tuple(places))),
+            hooks=hooks.Hooks(found=lambda places, _: told.append(tuple(places))),
         )
 
     whole, figures = run()
@@ -331,9 +331,9 @@ def test_a_step_that_fails_for_memory_half_way_loses_no_answer(tiny: model.Model
 
     monkeypatch.setattr(executor, "run", fails_once)
     options = config.EngineOptions(num_rows=2, chunk_length=16)
-    hooks = loglikelihood.Hooks(found=lambda places, _: told.extend(places))
+    told_to = hooks.Hooks(found=lambda places, _: told.extend(places))
     answers, figures = loglikelihood.score(
-        tiny, sequences, options=options, max_length=LONGEST, precision="highest", hooks=hooks
+        tiny, sequences, options=options, max_length=LONGEST, precision="highest", hooks=told_to
     )
     assert figures["halved"] == 1
     assert sorted(told) == list(range(80))
