@@ -59,6 +59,7 @@ def own_model(tiny_model, tmp_path):
     return shutil.copytree(tiny_model, tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_everything_is_found_again_without_weights_or_programs(ask):
     asked = {"scored": SCORED, "rolling": ROLLING, "written": WRITTEN}
     first, before = ask(**asked)
@@ -75,6 +76,7 @@ def test_everything_is_found_again_without_weights_or_programs(ask):
     assert len({text.text for text in first[2][3:]}) == 3, "three repeats are three draws"
 
 
+@pytest.mark.slow
 def test_what_is_new_is_all_that_is_computed(ask):
     (first, _, texts), _ = ask(scored=SCORED[:6], written=WRITTEN[:4])
     (second, _, more), figures = ask(scored=SCORED, written=WRITTEN)
@@ -101,6 +103,7 @@ def test_another_arithmetic_tokenizer_or_limit_finds_nothing(ask, other):
     assert ask(scored=SCORED[:2], **other)[1]["answers_kept"] == 0
 
 
+@pytest.mark.slow
 def test_deterministic_bits_are_those_of_one_chunk_length_and_one_mesh(ask):
     engine = dataclasses.replace(ENGINE, deterministic=True)
     ask(scored=SCORED[:2], engine=engine)
@@ -108,6 +111,7 @@ def test_deterministic_bits_are_those_of_one_chunk_length_and_one_mesh(ask):
         assert ask(scored=SCORED[:2], engine=dataclasses.replace(engine, **other))[1]["answers_kept"] == found
 
 
+@pytest.mark.slow
 def test_texts_of_other_sampling_are_not_found(ask):
     ask(written=WRITTEN[3:4])
     changes = ({"seed": 4}, {"temperature": 0.5}, {"max_gen_toks": 5}, {"until": ("1",)}, {"top_k": 5}, {"top_p": 0.5})
@@ -225,6 +229,7 @@ def test_a_text_from_numbers_that_are_none_stops_whoever_does_not_allow_them(ask
         ask(written=bad, model=overflowing)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_known_by_the_files_of_its_snapshot(ask, tiny_model, tmp_path, monkeypatch):
     cache = tmp_path / "hub" / "models--some--model"
     (cache / "refs").mkdir(parents=True)
