@@ -231,8 +231,9 @@ def measure_scoring(order: Mapping[str, Any]) -> dict[str, Any]:
     model, how = backend.model, {"options": run.engine, "max_length": backend.max_length}
     layout = mesh.layout_of(model.params)
     job = plan.plan_loglikelihood(encoded, **how, machine=memory.machine(model, layout, run.engine))
-    programs = executor.prepare(model, job.shape, layout, precision=spec.precision)
-    jax.block_until_ready((programs.score.result(), model.params))
+    program = executor.prepare(model, job.shape, layout, precision=spec.precision)
+    jax.block_until_ready(model.params)
+    program.result()
     del job
     gc.collect()
     pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here

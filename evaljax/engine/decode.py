@@ -67,7 +67,6 @@ class Style(NamedTuple):
 class Programs(NamedTuple):
     """What a run needs, compiled or in the making."""
 
-    blank: "futures.Future[executor.Executable]"
     extend: "dict[int, futures.Future[executor.Executable]]"  # by the chunk's length
     insert: "futures.Future[executor.Executable]"
     decode: "futures.Future[executor.Executable]"
@@ -92,7 +91,6 @@ def prepare(
     state = _described(vacant(shape, num_eos), layout.replicated())
     chunks = {length: integers(len(prefill.FIELDS), 1, length) for length in shape.chunk_lengths}
     return Programs(
-        blank=executor.compile_ahead(blank, (), of_blank),
         extend={
             length: executor.compile_ahead(extend, (model.params, path, inputs), {"how": how})
             for length, inputs in chunks.items()

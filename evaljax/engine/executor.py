@@ -38,13 +38,6 @@ class Answers(NamedTuple):
     greedy: np.ndarray
 
 
-class Programs(NamedTuple):
-    """What a plan is run with, compiled or in the making: one gives an empty cache, one scores a chunk."""
-
-    blank: "futures.Future[Executable]"
-    score: "futures.Future[Executable]"
-
-
 @functools.partial(jax.jit, static_argnames=("graphdef", "precision", "layout"), donate_argnames=("cache",))
 def score_step(
     params: nnx.State,
@@ -117,14 +110,15 @@ def block_rows(vocabulary: int, table_rows: int) -> int:
     return min(MAX_BLOCK, table_rows, 1 << (fitting.bit_length() - 1))
 
 
-def prepare(model: models.Model, shape: shapes.Shape, layout: mesh.Layout, *, precision: str) -> Programs:
-    """The programs that run plans of `shape`, compiled in the background; `model` may be without weights.
+def prepare(
+    model: models.Model, shape: shapes.Shape, layout: mesh.Layout, *, precision: str
+) -> "futures.Future[Executable]":
+    """The program that runs plans of `shape`, compiled in the background; `model` may be without weights.
 
     Called from one thread only.
     """
     place = cache_place(model.config, layout)
-    of_blank = {"config": model.config, "dtype": model.dtype, "shape": shape, "place": place}
-    cache = jax.eval_shape(functools.partial(_blank, **of_blank))
+    cache = jax.eval_shape(functools.partial(blank, **_of_blank(model, shape, layout)))
     cache = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), cache)
     groups, table = shape.num_groups, (shape.table_rows, shape.table_targets)
     arguments = (
@@ -138,18 +132,32 @@ def prepare(model: models.Model, shape: shapes.Shape, layout: mesh.Layout, *, pr
         cache,
     )
     static = {"graphdef": model.graphdef, "precision": precision, "layout": layout}
-    return Programs(compile_ahead(_blank, (), of_blank), compile_ahead(score_step, arguments, static))
+    return compile_ahead(score_step, arguments, static)
+
+
+def _of_blank(model: models.Model, shape: shapes.Shape, layout: mesh.Layout) -> dict[str, Any]:
+    """The arguments of `blank` for plans of `shape`."""
+    place = cache_place(model.config, layout)
+    return {
+        "config": model.config,
+        "rows": shape.num_rows,
+        "length": shape.cache_length,
+        "dtype": model.dtype,
+        "place": place,
+    }
 
 
 def run(
-    model: models.Model, job: plan.Plan, layout: mesh.Layout, programs: Programs, steps: Iterable[int]
+    model: models.Model, job: plan.Plan, layout: mesh.Layout, score: Executable, steps: Iterable[int]
 ) -> Iterator[Answers]:
     """The answers of each of the `steps` of `job`, in order. Steps are dispatched ahead of the device.
+
+    `score`: what `prepare` compiled for the plan's shape.
 
     Every transfer is explicit. Whoever stops listening drops the steps under way.
     """
     ahead: collections.deque[tuple[int, Array, Array]] = collections.deque()
-    cache, score = programs.blank.result()(), programs.score.result()
+    cache = blank(**_of_blank(model, job.shape, layout))
     for step in steps:
         inputs, table = plan.step_inputs(job, step)
         placed = plan.Table(*(layout.put(array, split=array.ndim > 0) for array in table))
@@ -202,16 +210,18 @@ def compiled(
     return _COMPILER.submit(build)
 
 
-COMPILED: list[tuple[str, float]] = []  # every program that this process compiled, or read from the cache: seconds
+# Every program that forwards tokens which this process compiled, or read from the cache, and its seconds; not the
+# zeros that a cache begins with.
+COMPILED: list[tuple[str, float]] = []
 _COMPILER = futures.ThreadPoolExecutor(2, thread_name_prefix="compile")
 
 
-@functools.partial(jax.jit, static_argnames=("config", "dtype", "shape", "place"))
-def _blank(
-    *, config: model_config.ModelConfig, dtype: str, shape: shapes.Shape, place: jax.sharding.Sharding
+@functools.partial(jax.jit, static_argnames=("config", "rows", "length", "dtype", "place"))
+def blank(
+    *, config: model_config.ModelConfig, rows: int, length: int, dtype: str, place: jax.sharding.Sharding
 ) -> decoder.Cache:
     """An empty cache, made on the devices."""
-    return _place(decoder.init_cache(config, shape.num_rows, shape.cache_length, jnp.dtype(dtype)), place)
+    return _place(decoder.init_cache(config, rows, length, jnp.dtype(dtype)), place)
 
 
 def _described(shape: tuple[int, ...], place: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

@@ -234,7 +234,9 @@ class _Run:
         self.insert, self.decode = programs.insert.result(), programs.decode.result()
         room = memory.machine(self.model, self.layout, self.options).memory_bytes
         facts = {"memory": memory.check(self.model, self.decode, room)}
-        self.path, self.cache = programs.blank.result()()
+        self.path, self.cache = decode.blank(
+            config=self.model.config, dtype=self.model.dtype, shape=shape, layout=self.layout
+        )
         self.figures.executables += len(executor.COMPILED) - known
         self.figures.compile_seconds += time.perf_counter() - start
         stems = sum(group.stem > 0 for group in self.work.groups)

@@ -105,16 +105,16 @@ class _Work:
     def run(self, job: plan.Plan, places: Sequence[int], steps: np.ndarray) -> None:
         """Runs these steps; answers go where they belong as they come."""
         start = time.perf_counter()
-        programs = executor.prepare(self.model, job.shape, self.layout, precision=self.precision)
-        self.figures["memory"] = memory.check(self.model, programs.score.result(), self.machine.memory_bytes)
+        program = executor.prepare(self.model, job.shape, self.layout, precision=self.precision).result()
+        self.figures["memory"] = memory.check(self.model, program, self.machine.memory_bytes)
         ready = time.perf_counter()
         self.seconds["compile"] += ready - start
         try:
             if self.check and "self_check" not in self.figures:
                 self.figures["self_check"] = selfcheck.run(
-                    self.model, job, self.layout, programs, precision=self.precision
+                    self.model, job, self.layout, program, precision=self.precision
                 )
-            runs = executor.run(self.model, job, self.layout, programs, steps.tolist())
+            runs = executor.run(self.model, job, self.layout, program, steps.tolist())
             for some, values in _finished(job, runs, self._wanted(places), self.hooks.progress):
                 self._take([places[place] for place in some], values)
         finally:

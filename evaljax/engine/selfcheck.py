@@ -14,7 +14,7 @@ HEAD, TAIL = 9, 4  # tokens that the requests share, and that each has of its ow
 
 
 def run(
-    model: models.Model, job: plan.Plan, layout: mesh.Layout, programs: executor.Programs, *, precision: str
+    model: models.Model, job: plan.Plan, layout: mesh.Layout, program: executor.Executable, *, precision: str
 ) -> dict[str, Any]:
     """What was found, for the manifest; two steps of `job`'s shape. Raises ConfigError for what cannot be trusted.
 
@@ -22,7 +22,7 @@ def run(
     three requests that share a head and what it gets alone.
     """
     requests = _requests(model.config.vocab_size, min(HEAD + TAIL, job.shape.cache_length))
-    packed, alone = (_logprob(some, model, job.shape, layout, programs) for some in (requests, requests[-1:]))
+    packed, alone = (_logprob(some, model, job.shape, layout, program) for some in (requests, requests[-1:]))
     exact = model.dtype == "float32" and precision == "highest"
     found = {
         "matmul_error": numerics.matmul_error(precision),
@@ -51,10 +51,10 @@ def _logprob(
     model: models.Model,
     shape: shapes.Shape,
     layout: mesh.Layout,
-    programs: executor.Programs,
+    program: executor.Executable,
 ) -> float:
     """What the last request gets when these are asked together."""
     job = plan.plan_loglikelihood(requests, options=config.EngineOptions(), max_length=shape.cache_length, shape=shape)
-    answers = list(executor.run(model, job, layout, programs, range(job.num_steps)))
+    answers = list(executor.run(model, job, layout, program, range(job.num_steps)))
     place = int(job.pair_of_target[-1])
     return float(np.concatenate([step.logprobs for step in answers])[place])

@@ -98,5 +98,5 @@ def test_caches_stay_where_they_are(data: int, split: int) -> None:
             for shape in moved
         ]
         assert max(sizes, default=0) <= 8 * 256  # the slots' texts; a layer of one device's cache has 8192 or 4096
-    cache = programs.blank.result()()[1]
+    cache = decode.blank(config=weights.config, dtype=weights.dtype, shape=shape, layout=layout)[1]
     assert cache.keys.sharding.shard_shape(cache.keys.shape)[1] == 8 // data

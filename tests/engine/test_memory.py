@@ -27,7 +27,7 @@ def outline(of: model_config.ModelConfig, dtype: str = "float32") -> model.Model
 
 def step_bytes(of: model_config.ModelConfig, shape: shapes.Shape) -> int:
     made = outline(of)
-    program = executor.prepare(made, shape, mesh.layout_of(made.params), precision="highest").score.result()
+    program = executor.prepare(made, shape, mesh.layout_of(made.params), precision="highest").result()
     return memory.check(made, program, 1 << 62)["step"]
 
 
