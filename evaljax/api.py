@@ -128,6 +128,8 @@ def simple_evaluate(  # noqa: PLR0913 - lm-eval's signature
     known = _task_manager(task_manager, metadata)
     loaded = evaluation.load_tasks(config, known)
     backend = run.open_backend(config, progress) if isinstance(model, str) else _checked(model)
+    if use_cache is not None and not hasattr(backend, "keep_answers"):
+        raise errors.ConfigError(f"use_cache={use_cache!r}: {type(backend).__name__} cannot keep answers.")
     with run.keeping_answers(config, backend):
         outcome = evaluation.evaluate(config, backend, loaded=loaded, samples=samples)
     return results_json.results_dict(outcome, samples=log_samples)

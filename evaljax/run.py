@@ -136,9 +136,8 @@ def run_joined(
         manifest = make_manifest(config, backend, records, clock)
         if folder is not None:
             write_outcome(folder, outcome, manifest, log_samples=config.log_samples)
-        print_outcome(
-            outcome, config, manifest, getattr(backend, "notes", ())
-        )  # after the files: a terminal that has gone must not cost the scores
+        # After the files: a terminal that has gone away must not cost the scores.
+        print_outcome(outcome, config, manifest, getattr(backend, "notes", ()))
         if folder is not None:
             print(f"results: {folder / 'results.json'}")
     return outcome

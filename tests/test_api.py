@@ -76,6 +76,7 @@ def test_samples_select_documents_and_keep_their_numbers_and_prompts(manager):
         ({"device": "cuda:0"}, "device='cuda:0' is not supported: JAX chooses the device"),
         ({"torch_random_seed": 7}, "torch_random_seed=7 is not supported: evaljax never seeds a global generator"),
         ({"predict_only": True}, "predict_only=True is not supported"),
+        ({"use_cache": "x"}, "use_cache='x': FakeBackend cannot keep answers"),
         ({"write_out": True}, "write_out=True is not supported: use `evaljax show TASK`"),
         ({"model_args": "pretraind=x"}, "unknown model argument 'pretraind'. Did you mean 'pretrained'"),
         ({"model_args": "pretrained=/a,b"}, "expected key=value pairs separated by commas"),

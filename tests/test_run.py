@@ -49,7 +49,7 @@ def test_one_run_of_all_four_kinds_writes_table_results_samples_and_manifest(sta
     out = tmp_path / "out"
     assert start(f"tasks={','.join(f'toy_{kind}' for kind in KINDS)}", "num_fewshot=1", f"output_dir={out}") == 0
     assert sorted(p.name for p in out.iterdir()) == sorted(
-        ["results.json", "manifest.json", *(f"samples_toy_{kind}.jsonl" for kind in KINDS)]
+        ["cache", "results.json", "manifest.json", *(f"samples_toy_{kind}.jsonl" for kind in KINDS)]
     )
     printed = capsys.readouterr().out
     assert "|toy_multiple_choice" in printed
@@ -169,9 +169,15 @@ def test_a_wrong_command_line_says_how_it_is_used(argv, message, capsys):
 def test_help_names_every_key_and_is_no_error(capsys):
     assert run.main(["--help"]) == 0
     printed = capsys.readouterr().out
-    for prefix, kind in (("", config.RunConfig), ("model.", config.ModelSpec), ("engine.", config.EngineOptions)):
+    sections = {
+        "": config.RunConfig,
+        "model.": config.ModelSpec,
+        "engine.": config.EngineOptions,
+        "hosts.": config.HostsSpec,
+    }
+    for prefix, kind in sections.items():
         for field in dataclasses.fields(kind):
-            if field.name not in ("model", "engine"):
+            if prefix or f"{field.name}." not in sections:
                 assert f"--config.{prefix}{field.name}: " in printed
     assert "quickstart" in printed
 

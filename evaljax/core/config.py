@@ -44,8 +44,8 @@ class EngineOptions:
     """How the JAX engine runs; none of these changes an answer by more than its last bits.
 
     Attributes:
-      data, model: sizes of the mesh's axes: rows are split over `data`, heads, mlp and vocabulary over `model`;
-        0: chosen from the devices and the size of the model.
+      data: size of the mesh's axis that rows are split over; 0: chosen from the devices and the size of the model.
+      model: size of the mesh's axis that heads, mlp and vocabulary are split over; 0: chosen.
       memory_bytes: of each device, for caches and activations beside the parameters; 0: what the device has left.
       deterministic: the same bits whatever else is asked, in any order, from any point of resuming; slower.
       chunk_length: tokens a row forwards in one step; 0: chosen from the work and the device.

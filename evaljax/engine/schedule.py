@@ -97,7 +97,7 @@ def max_slots(num_prompts: int, machine: shapes.Machine, options: config.EngineO
     if options.deterministic:
         return DETERMINISTIC_SLOTS
     most = _MAX_SLOTS_CPU if machine.platform == "cpu" else _MAX_SLOTS * machine.num_groups
-    return options.num_slots or min(num_prompts, most)
+    return min(num_prompts, options.num_slots or most)
 
 
 def groups(prompts: Sequence[np.ndarray], costs: Sequence[int], num_slots: int, *, share: bool = True) -> list[Group]:

@@ -179,10 +179,10 @@ def test_a_step_too_large_for_any_machine_is_made_smaller(tiny_model):
     ("options", "ask"),
     [
         ({"memory_bytes": 10**4}, lambda backend: backend.loglikelihood(ASKED)),
-        ({"num_slots": 10**10}, lambda backend: backend.generate_until([request.GenerateRequest("a", SHORT)])),
+        ({"memory_bytes": 10**4}, lambda backend: backend.generate_until([request.GenerateRequest("a", SHORT)])),
     ],
 )
-def test_a_full_device_names_what_takes_the_room(tiny_model, options, ask):  # tens of terabytes: no machine has them
+def test_a_full_device_names_what_takes_the_room(tiny_model, options, ask):
     backend = open_jax(tiny_model, config.EngineOptions(**options))
     with pytest.raises(
         errors.ConfigError, match=r"parameters, float32\): no room on the device .* Lower engine\.num_rows"
