@@ -6,7 +6,7 @@
 
 Models have the shapes of Llama 3's 1B and 8B and random weights, drawn on the device straight into their shards. Work
 is made of random tokens: for scoring, questions under few-shot headers with four choices of one token each; for
-generation, prompts that share nothing, continued by sampling at temperature 1 (so that no draft helps) to a fixed
+generation, prompts that share nothing, continued by sampling at temperature 1 to a fixed
 length. Each piece of work runs twice, and the second time counts, planning included: nothing is compiled in it.
 
 transformers runs on the same card, if torch sees one, in a process of its own, on some of the same work: one forward a
