@@ -147,7 +147,7 @@ def blank(
     scratch = max(shape.chunk_lengths)
     path = decoder.init_cache(config, 1, shape.path_length + scratch, jnp.dtype(dtype))
     cache = decoder.init_cache(config, shape.num_slots, shape.slot_length, jnp.dtype(dtype))
-    return _place(path, path_place(config, layout)), _place(cache, executor.cache_place(config, layout))
+    return mesh.placed(path, path_place(config, layout)), mesh.placed(cache, executor.cache_place(config, layout))
 
 
 @functools.partial(jax.jit, static_argnames="how", donate_argnames="path")
@@ -163,12 +163,12 @@ def extend(
     with numerics.matmul_precision(how.precision):
         module = models.merge(how.graphdef, params)
         where = path_place(module.config, how.layout)
-        _, longer = decoder.forward(module, tokens, positions, end, base, slots, path, place=_named(where))
+        _, longer = decoder.forward(module, tokens, positions, end, base, slots, path, place=mesh.named(where))
     assert longer is not None
     scratch = jnp.where(home < prefill.DROPPED, slots, prefill.DROPPED)
     source, target = (jnp.concatenate(pair, axis=1) for pair in ((scratch, home), (home, scratch)))
     keys, values = (jnp.take(x, source[0], axis=3, mode="clip").swapaxes(2, 3) for x in longer)
-    return _place(attention.write(longer, keys, values, target, _named(where)), where)
+    return mesh.placed(attention.write(longer, keys, values, target, mesh.named(where)), where)
 
 
 @functools.partial(jax.jit, static_argnames="place", donate_argnames="cache")
@@ -182,7 +182,7 @@ def insert(
 ) -> decoder.Cache:
     """The cache of all slots, with the path's slots `index` in `slot`."""
     row = decoder.Cache(*(jnp.take(x, index, axis=3, mode="clip") for x in path))
-    return _place(decoder.copy_path(row, cache, slot), place)
+    return mesh.placed(decoder.copy_path(row, cache, slot), place)
 
 
 @functools.partial(jax.jit, static_argnames=("how", "style"), donate_argnames="cache")
@@ -212,9 +212,11 @@ def decode(
 
     def advance(carry: tuple[Array, decoder.Cache, Slots]) -> tuple[Array, decoder.Cache, Slots]:
         step, cache, slots = carry
-        cache = _place(cache, where)  # at both ends of a step: else the compiler splits it another way between them
+        cache = mesh.placed(
+            cache, where
+        )  # at both ends of a step: else the compiler splits it another way between them
         tokens = jnp.take_along_axis(slots.text, slots.length[:, None], axis=1)
-        tokens = _place(tokens, how.layout.rows())
+        tokens = mesh.placed(tokens, how.layout.rows())
         position = jnp.where(slots.active, slots.length, stem.length)[:, None]
         base = position - stem.length
         hidden, longer = decoder.forward(
@@ -226,17 +228,17 @@ def decode(
             jnp.where(slots.active[:, None], base, cache.keys.shape[3]),
             cache,
             stem=stem,
-            place=_named(where),
+            place=mesh.named(where),
         )
         assert longer is not None
         logits = decoder.logits(module, hidden[:, 0])
         chosen = _choose(logits, slots, policies, ends, style.mode)
         slots = _append(slots, policies, chosen, jnp.isfinite(jnp.max(logits, axis=-1)))
-        return step + 1, _place(longer, where), slots
+        return step + 1, mesh.placed(longer, where), slots
 
     with numerics.matmul_precision(how.precision):
-        step, cache, slots = lax.while_loop(going, advance, (jnp.int32(0), _place(cache, where), slots))
-    return _place(cache, where), _place(slots, how.layout.replicated()), step
+        step, cache, slots = lax.while_loop(going, advance, (jnp.int32(0), mesh.placed(cache, where), slots))
+    return mesh.placed(cache, where), mesh.placed(slots, how.layout.replicated()), step
 
 
 def _choose(
@@ -265,16 +267,6 @@ def _append(slots: Slots, policies: Policies, chosen: Int[Array, " B"], finite: 
         active=slots.active & ~ended,
         nonfinite=slots.nonfinite | (slots.active & ~finite),
     )
-
-
-def _place(arrays: Any, where: jax.sharding.Sharding) -> Any:
-    """The arrays of a program, told where to lie if there is a choice."""
-    return lax.with_sharding_constraint(arrays, where) if isinstance(where, jax.sharding.NamedSharding) else arrays
-
-
-def _named(where: jax.sharding.Sharding) -> jax.sharding.NamedSharding | None:
-    """Where a cache lies, if there is a choice."""
-    return where if isinstance(where, jax.sharding.NamedSharding) else None
 
 
 def _described(tree: Any, place: jax.sharding.Sharding) -> Any:

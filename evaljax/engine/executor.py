@@ -58,18 +58,12 @@ def score_step(
         module = models.merge(graphdef, params)
         where = cache_place(module.config, layout)
         tokens, positions, end, base, slots = inputs
-        named = where if isinstance(where, jax.sharding.NamedSharding) else None
-        hidden, written = decoder.forward(module, tokens, positions, end, base, slots, cache, place=named)
+        hidden, written = decoder.forward(module, tokens, positions, end, base, slots, cache, place=mesh.named(where))
         assert written is not None
-        hidden = _place(hidden.reshape(table.tokens.shape[0], -1, hidden.shape[-1]), layout.rows())
+        hidden = mesh.placed(hidden.reshape(table.tokens.shape[0], -1, hidden.shape[-1]), layout.rows())
         answers = _score_table(module, hidden, table)
-    written = _place(written, where)
-    return written, *_place(answers, layout.replicated())
-
-
-def _place(arrays: Any, where: jax.sharding.Sharding) -> Any:
-    """The arrays of a program, told where to lie if there is a choice."""
-    return lax.with_sharding_constraint(arrays, where) if isinstance(where, jax.sharding.NamedSharding) else arrays
+    written = mesh.placed(written, where)
+    return written, *mesh.placed(answers, layout.replicated())
 
 
 def cache_place(config: model_config.ModelConfig, layout: mesh.Layout) -> jax.sharding.Sharding:
@@ -180,13 +174,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, jax.errors.JaxRuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
-def compile_for(function: Any, arguments: tuple[Any, ...], static: dict[str, Any]) -> Executable:
-    """The executable of a jitted function for arguments like these; compiled once for each shape in a process."""
-    return compile_ahead(function, arguments, static).result()
-
-
 def compile_ahead(function: Any, arguments: tuple[Any, ...], static: dict[str, Any]) -> "futures.Future[Executable]":
-    """`compile_for`, in the background. Called from one thread only."""
+    """The executable of a jitted function for arguments like these, in the making; each shape once in a process.
+
+    Called from one thread only.
+    """
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves)
     return compiled(function, structure, shapes, tuple(static.items()))
@@ -221,7 +213,7 @@ def blank(
     *, config: model_config.ModelConfig, rows: int, length: int, dtype: str, place: jax.sharding.Sharding
 ) -> decoder.Cache:
     """An empty cache, made on the devices."""
-    return _place(decoder.init_cache(config, rows, length, jnp.dtype(dtype)), place)
+    return mesh.placed(decoder.init_cache(config, rows, length, jnp.dtype(dtype)), place)
 
 
 def _described(shape: tuple[int, ...], place: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from evaljax.core import config, errors
@@ -162,6 +163,16 @@ def _useful(of: model_config.ModelConfig, size: int) -> bool:
 def of_mesh(mesh: Mesh) -> Layout:
     """Where arrays go on this mesh."""
     return Layout(mesh=mesh, row_axes=sharding.row_axes(mesh), device=mesh.local_devices[0])
+
+
+def placed(arrays: Any, where: Sharding) -> Any:
+    """The arrays of a program, told where to lie if there is a choice."""
+    return lax.with_sharding_constraint(arrays, where) if isinstance(where, NamedSharding) else arrays
+
+
+def named(where: Sharding) -> NamedSharding | None:
+    """Where arrays lie, if there is a choice."""
+    return where if isinstance(where, NamedSharding) else None
 
 
 def layout_of(params: Any) -> Layout:
